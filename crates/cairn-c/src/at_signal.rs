@@ -19,6 +19,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const STACK_SIZE: usize = 128 << 10;
 /// How long an interrupted thread waits for the end before it goes on.
 const WAIT_MS: usize = 200;
+/// How long the thread waits for somebody else's account: more than that one may wait here.
+const WRITE_MS: usize = 2000;
 
 /// What the thread sleeps on: `NOTHING`, the number of a signal, or `ENDING`.
 static WORD: AtomicU32 = AtomicU32::new(NOTHING);
@@ -58,8 +60,11 @@ pub(crate) fn begin(signals: Signals) -> bool {
 /// At the process's end.
 pub(crate) fn at_exit() {
     // A process that is about to die of a signal does not get past it by ending.
-    if stats::is_wanted() && (is_dying() || !stats::write_once()) {
-        wait_for_the_end();
+    if stats::is_wanted() {
+        if is_dying() || !stats::write_once() {
+            wait_for_the_end();
+        }
+        wake();
     }
 }
 
@@ -146,7 +151,10 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             ENDING => return null_mut(),
             NOTHING => sleep_while(NOTHING, None),
             number => {
-                stats::write_once();
+                // Or the thread that ends the process is at it, and wakes this one.
+                if !stats::write_once() && !stats::is_written() {
+                    sleep_while(number, Some(WRITE_MS));
+                }
                 let signal = number.cast_signed();
                 die_of(signal);
                 // The first process of a container does not die of what it does not handle.

@@ -15,6 +15,8 @@ static TOP: AtomicU32 = AtomicU32::new(0);
 static EVERYONES: AtomicBool = AtomicBool::new(false);
 /// The process that has begun to write its account: not a forked child of it.
 static WRITER: AtomicU32 = AtomicU32::new(0);
+/// The one that has.
+static WRITTEN: AtomicU32 = AtomicU32::new(0);
 
 /// The file to write to; none: standard error.
 static FILE: Destination = Destination::none();
@@ -68,11 +70,18 @@ pub(crate) fn write_once() -> bool {
         Some(out) => write(out),
         None => account::write_now(&mut Output::to_first_stderr()),
     }
+    WRITTEN.store(own, Ordering::Relaxed);
     true
+}
+
+/// Whether this process's account stands where it was asked for.
+pub(crate) fn is_written() -> bool {
+    WRITTEN.load(Ordering::Relaxed) == process()
 }
 
 /// The process goes on after its account.
 pub(crate) fn begin_anew() {
+    WRITTEN.store(0, Ordering::Relaxed);
     WRITER.store(0, Ordering::Relaxed);
 }
 

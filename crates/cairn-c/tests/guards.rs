@@ -2,7 +2,11 @@
 
 mod common;
 
-use common::{EVERYWHERE, Loading, Outcome, Program, run, skip_for_stand_in};
+use common::{
+    EVERYWHERE, Loading, Outcome, Program, clean_environment, library, run, scratch_dir,
+    skip_for_stand_in,
+};
+use std::process::Command;
 
 /// Runs a case with this setting, in each loading.
 fn guarded(case: &str, setting: Option<&str>, check: impl Fn(Loading, &Outcome, &str)) {
@@ -251,4 +255,27 @@ fn memory_is_bounded() {
     command.env("CAIRN_GUARDS", "1000");
     let on = resident(&run(command));
     assert!(on <= off + (1 << 20), "{on} bytes with guards, {off} without");
+}
+
+/// A function of the C library may have its address in a program that has its own place.
+#[test]
+fn a_program_in_its_own_place_has_guards() {
+    const SOURCE: &str = "#include <stdlib.h>\n#include <sys/auxv.h>\nunsigned long (*volatile get)(unsigned long) = getauxval;\n\
+        int main(void) { for (int n = 0; n < 1000; n++) free(malloc(100)); return get(6) == 0; }\n";
+    if skip_for_stand_in() {
+        return;
+    }
+    let program = scratch_dir().join(format!("fixed-{}", std::process::id()));
+    let source = program.with_extension("c");
+    std::fs::write(&source, SOURCE).expect("a file");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-no-pie", "-fno-pie", "-o"]).args([&program, &source]);
+    run(compiler).assert_success("fixed.c");
+    let mut command = Command::new(&program);
+    clean_environment(&mut command);
+    command.env("LD_PRELOAD", &library().shared).env("CAIRN_GUARDS", "100");
+    run(command).assert_success("a program in its own place");
+    for path in [program, source] {
+        std::fs::remove_file(path).expect("it was just written");
+    }
 }

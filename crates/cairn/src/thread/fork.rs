@@ -20,9 +20,6 @@ use core::ptr::null_mut;
 /// Whether the C library calls us around each fork.
 pub(super) static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether there has been a heap profile. Here: a child shall not need a page more to learn that there has been none.
-pub(super) static IS_PROFILED: AtomicBool = AtomicBool::new(false);
-
 /// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
 /// allocation does so; who can be earlier is older than fork handlers of others that allocate.
 ///
@@ -95,9 +92,7 @@ fn settle() {
     pool::partitions::settle_in_child();
     arena::settle_kept_in_child();
     large::settle_in_child();
-    if IS_PROFILED.load(Ordering::Relaxed) {
-        profile::settle_in_child();
-    }
+    profile::settle_in_child();
     let mut are_new = arena::settle_in_child(|| {
         let spans = heads_from(0).map(|(index, owner, class)| match owner {
             OWNER_LARGE => {

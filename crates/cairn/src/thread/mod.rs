@@ -439,9 +439,6 @@ pub fn guard_every(bytes: usize) -> bool {
 /// cairn::profile_every(0);
 /// ```
 pub fn profile_every(bytes: usize) -> bool {
-    if bytes > 0 {
-        fork::IS_PROFILED.store(true, Ordering::Relaxed);
-    }
     let done = profile::set(bytes);
     follow_sampling();
     done

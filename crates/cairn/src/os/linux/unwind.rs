@@ -47,21 +47,24 @@ pub(crate) fn find_unwind_tables() {
 /// What a loaded file exports under a name. Formats: the System V ABI, and the hash table of GNU's linker.
 ///
 /// # Safety
-/// A file of this machine's kind is loaded from `base` on, and stays.
-unsafe fn exported(base: usize, name: &CStr) -> Option<usize> {
+/// A file of this machine's kind is loaded from `file` on, and stays.
+unsafe fn exported(file: usize, name: &CStr) -> Option<usize> {
     const NAMES: u64 = 5;
     const SYMBOLS: u64 = 6;
     const HASHES: u64 = 0x6fff_fef5;
-    let head: *const libc::Elf64_Ehdr = core::ptr::with_exposed_provenance(base);
+    let head: *const libc::Elf64_Ehdr = core::ptr::with_exposed_provenance(file);
     // SAFETY: the caller's; what is computed is where the file's own tables say.
     unsafe {
         if !head.read().e_ident.starts_with(b"\x7fELF") {
             return None;
         }
         let parts: *const libc::Elf64_Phdr =
-            core::ptr::with_exposed_provenance(base + (*head).e_phoff as usize);
+            core::ptr::with_exposed_provenance(file + (*head).e_phoff as usize);
         let parts = core::slice::from_raw_parts(parts, (*head).e_phnum.into());
-        let dynamic = parts.iter().find(|part| part.p_type == libc::PT_DYNAMIC)?;
+        let part = |kind| parts.iter().find(|part| part.p_type == kind);
+        let (load, dynamic) = (part(libc::PT_LOAD)?, part(libc::PT_DYNAMIC)?);
+        // What is added to the addresses in the file: nothing in a program that has its own place.
+        let base = (file + load.p_offset as usize).wrapping_sub(load.p_vaddr as usize);
         let entries: *const [u64; 2] =
             core::ptr::with_exposed_provenance(base + dynamic.p_vaddr as usize);
         let [mut names, mut symbols, mut hashes] = [0; 3];
@@ -69,7 +72,7 @@ unsafe fn exported(base: usize, name: &CStr) -> Option<usize> {
             // The loader may have made addresses of them, or not.
             let [tag, value] = *entries.add(nth);
             let place =
-                if (value as usize) < base { base + value as usize } else { value as usize };
+                if (value as usize) < file { base + value as usize } else { value as usize };
             match tag {
                 0 => break,
                 NAMES => names = place,
