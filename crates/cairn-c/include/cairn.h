@@ -6,8 +6,8 @@
  * change. This header declares what cairn offers beyond them, and the sized frees of C23.
  *
  * All sizes are in bytes. All functions may be called by any thread at any time, also by many at
- * once, but not by a signal handler that has interrupted the allocator. Only those that allocate
- * change errno, when they fail.
+ * once, but not by a signal handler that has interrupted the allocator. Only those that allocate,
+ * and those that say so, change errno, when they fail.
  */
 #ifndef CAIRN_H
 #define CAIRN_H

@@ -173,7 +173,7 @@ class basic_heap {
 using heap = basic_heap<false>;
 using shared_heap = basic_heap<true>;
 
-#if defined(__cpp_lib_allocate_at_least)
+#if __cpp_lib_allocate_at_least >= 202302L
 template <class T>
 using at_least = std::allocation_result<T *, std::size_t>;
 #endif
@@ -194,7 +194,7 @@ class allocator {
         return static_cast<T *>(detail::allocate(detail::bytes_of(count, sizeof(T)), alignof(T)));
     }
 
-#if defined(__cpp_lib_allocate_at_least)
+#if __cpp_lib_allocate_at_least >= 202302L
     [[nodiscard]] at_least<T> allocate_at_least(std::size_t count) {
         /* Not malloc and the size after it: compilers would hold the block for no larger than what was asked. */
         std::size_t bytes = detail::bytes_of(count, sizeof(T)), usable = 0;
@@ -246,7 +246,7 @@ class heap_allocator {
         return static_cast<T *>(detail::allocate(heap_, detail::bytes_of(count, sizeof(T)), alignof(T)));
     }
 
-#if defined(__cpp_lib_allocate_at_least)
+#if __cpp_lib_allocate_at_least >= 202302L
     [[nodiscard]] at_least<T> allocate_at_least(std::size_t count) {
         /* As many as asked: compilers hold a block for no larger than what its function was told. */
         return {allocate(count), count};

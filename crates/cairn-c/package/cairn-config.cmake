@@ -1,9 +1,12 @@
 # find_package(cairn) gives cairn::cairn, the shared library, and cairn::static; and the hardened
 # build as cairn::hardened and cairn::hardened-static.
 
+# A prefix may be found by a link to one of its folders.
+get_filename_component(_cairn_here "${CMAKE_CURRENT_LIST_DIR}" REALPATH)
+
 function(_cairn_library target kind file)
-  get_filename_component(library "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../../${file}" ABSOLUTE)
-  get_filename_component(include "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../@UP@/include" ABSOLUTE)
+  get_filename_component(library "${_cairn_here}/../../${file}" ABSOLUTE)
+  get_filename_component(include "${_cairn_here}/../@UP@/include" ABSOLUTE)
   foreach(part IN ITEMS "${library}" "${include}/cairn.h")
     if(NOT EXISTS "${part}")
       set(cairn_FOUND FALSE PARENT_SCOPE)

@@ -191,9 +191,9 @@ fn options_above_the_include_do_not_compile() {
 #[test]
 fn what_nothing_serves_of_tcmallocs_says_why() {
     let cases = [
-        ("tcmalloc::MallocExtension::SetMemoryLimit(1);", "cairn_heap_set_limits"),
+        ("tcmalloc::MallocExtension::SetMemoryLimit(1);", "cairn_set_memory_limits"),
         ("tcmalloc::MallocExtension::SetBackgroundReleaseRate(1);", "cairn_set_purge_delay_ms"),
-        ("MallocExtension::instance()->SetMemoryReleaseRate(1);", "CAIRN_PURGE_DELAY"),
+        ("MallocExtension::instance()->SetMemoryReleaseRate(1);", "cairn_set_purge_delay_ms"),
         ("MallocExtension_VerifyAllMemory();", "each block that is freed"),
     ];
     for (statement, reason) in cases {

@@ -58,7 +58,7 @@ int main()
     cairn::heap_resource resource(heap);
     std::pmr::vector<int> more(3, &resource), others(3, cairn::memory_resource());
 #endif
-#if defined(__cpp_lib_allocate_at_least)
+#if __cpp_lib_allocate_at_least >= 202302L
     cairn::heap_allocator<int> allocator(heap);
     auto some = allocator.allocate_at_least(10);
     allocator.deallocate(some.ptr, some.count);

@@ -47,6 +47,9 @@ static void resizing(void)
     char *p = mallocx(112, 0);
     p = rallocx(p, 52, 0);
     sdallocx(p, 52, 0);
+    p = mallocx(100000, MALLOCX_ALIGN(64));
+    p = rallocx(p, 60000, MALLOCX_ALIGN(64));
+    sdallocx(p, 60000, MALLOCX_ALIGN(64));
     p = mallocx(100, 0);
     fill(p, 100, 3);
     CHECK(!rallocx(p, hide_size(SIZE_MAX), 0) && !rallocx(p, 1, MALLOCX_LG_ALIGN(62)) && holds(p, 100, 3), "it stays");

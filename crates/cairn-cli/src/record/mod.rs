@@ -121,13 +121,13 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
     };
     let code =
         status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0));
-    match outcome {
-        Ok(()) => recording.end(code)?,
-        Err(error) => {
+    match (outcome, recording.end(code)) {
+        // What there is may be whole; if not, the reason is told.
+        (Err(error), _) => {
             say(format_args!("the recording has ended before the program: {error:#}"));
-            // What there is may be whole; if not, the reason has been told.
-            let _ = recording.end(code);
         }
+        (Ok(()), Err(error)) => say(format_args!("the recording is not whole: {error:#}")),
+        (Ok(()), Ok(())) => {}
     }
     Ok(code)
 }

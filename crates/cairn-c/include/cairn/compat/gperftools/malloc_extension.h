@@ -34,10 +34,10 @@ public:
     Ownership GetOwnership(const void *pointer) { return cairn_base(pointer) ? kOwned : kNotOwned; }
 
     CAIRN_NO_FUNCTION("cairn checks each block that is freed") bool VerifyAllMemory();
-    CAIRN_NO_FUNCTION("set the environment variable CAIRN_PURGE_DELAY") void SetMemoryReleaseRate(double);
+    CAIRN_NO_FUNCTION("cairn has a purge delay: cairn_set_purge_delay_ms") void SetMemoryReleaseRate(double);
     CAIRN_NO_FUNCTION("cairn has a purge delay: cairn_purge_delay_ms") double GetMemoryReleaseRate();
-    CAIRN_NO_FUNCTION("cairn has no heap profile: heaptrack") void GetHeapSample(std::string *);
-    CAIRN_NO_FUNCTION("cairn has no heap profile: heaptrack") void GetHeapGrowthStacks(std::string *);
+    CAIRN_NO_FUNCTION("the heap profile is written by cairn_profile_write") void GetHeapSample(std::string *);
+    CAIRN_NO_FUNCTION("the heap profile is written by cairn_profile_write") void GetHeapGrowthStacks(std::string *);
     CAIRN_NO_FUNCTION("cairn is the allocator") static void Register(MallocExtension *);
 };
 

@@ -99,10 +99,9 @@ static inline void dallocx(void *block, int flags) {
 
 /* A size or alignment that cannot be the block's ends the process. */
 static inline void sdallocx(void *block, size_t size, int flags) {
-    /* mallocx has asked for more, and rallocx may have left the block as it was. */
-    size_t good = nallocx(size, flags), has = cairn_usable_size(block);
-    if (good > has) good = has;
-    if (size < good) size = good;
+    /* mallocx has asked for more, and rallocx may have left the block where it was: all that it has may be freed. */
+    size_t has = cairn_usable_size(block);
+    if (size <= has && nallocx(size, flags) >= has / 2) size = has;
     if (cairn_je_align(flags) > 16) free_aligned_sized(block, cairn_je_align(flags), size);
     else free_sized(block, size);
 }

@@ -80,13 +80,13 @@ public:
 
     CAIRN_NO_FUNCTION("cairn has a purge delay: cairn_set_purge_delay_ms") static void SetBackgroundReleaseRate(size_t);
     CAIRN_NO_FUNCTION("cairn has a purge delay: cairn_purge_delay_ms") static size_t GetBackgroundReleaseRate();
-    CAIRN_NO_FUNCTION("a heap has a limit: cairn_heap_set_limits") static void SetMemoryLimit(size_t);
-    CAIRN_NO_FUNCTION("a heap has a limit: cairn_heap_get_stats") static size_t GetMemoryLimit();
+    CAIRN_NO_FUNCTION("the limits are set by cairn_set_memory_limits") static void SetMemoryLimit(size_t);
+    CAIRN_NO_FUNCTION("the limits are told by cairn_get_memory") static size_t GetMemoryLimit();
     CAIRN_NO_FUNCTION("caches are bounded") static void SetMaxPerCpuCacheSize(int32_t);
     CAIRN_NO_FUNCTION("caches are bounded") static void SetMaxTotalThreadCacheBytes(int64_t);
     CAIRN_NO_FUNCTION("cairn_region_new takes a program's memory") static void SetRegionFactory(void *);
-    CAIRN_NO_FUNCTION("cairn has no heap profile: heaptrack") static void SetProfileSamplingInterval(int64_t);
-    CAIRN_NO_FUNCTION("cairn has no heap profile: heaptrack") static void StartAllocationProfiling();
+    CAIRN_NO_FUNCTION("the heap profile is begun by cairn_profile_every") static void SetProfileSamplingInterval(int64_t);
+    CAIRN_NO_FUNCTION("the heap profile is begun by cairn_profile_every") static void StartAllocationProfiling();
 };
 
 } // namespace tcmalloc
