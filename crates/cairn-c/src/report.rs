@@ -91,9 +91,6 @@ pub(crate) fn write_all(descriptor: c_int, mut text: &[u8]) -> bool {
         let at = text.as_ptr().expose_provenance();
         // SAFETY: the slice is valid for reading.
         let written = unsafe { call(libc::SYS_write, descriptor, [at, text.len(), 0]) };
-        if written == -(libc::EINTR as isize) {
-            continue;
-        }
         let Ok(written) = usize::try_from(written) else { return false };
         text = text.get(written..).unwrap_or(&[]);
     }

@@ -390,9 +390,6 @@ pub(crate) fn write_stderr(mut bytes: &[u8]) {
         let arguments = [2, bytes.as_ptr().expose_provenance(), bytes.len(), 0, 0, 0];
         // SAFETY: the slice is valid for reading.
         let n = unsafe { system_call(libc::SYS_write, arguments) };
-        if n == -(libc::EINTR as isize) {
-            continue;
-        }
         if n <= 0 {
             return;
         }
