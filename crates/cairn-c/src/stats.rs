@@ -15,7 +15,7 @@ static TOP: AtomicU32 = AtomicU32::new(0);
 static EVERYONES: AtomicBool = AtomicBool::new(false);
 /// The process that has begun to write its account: not a forked child of it.
 static WRITER: AtomicU32 = AtomicU32::new(0);
-/// The one that has.
+/// The one that has. Relaxed: nobody reads what was written.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
 
 /// The file to write to; none: standard error.

@@ -473,7 +473,7 @@ fn faults_in_giving_back() {
 }
 
 #[test]
-#[ignore = "a minute: cargo test --profile library -p cairn-malloc --lib -- --ignored every_fault"]
+#[ignore = "minutes: cargo test --profile library -p cairn-malloc --lib -- --ignored every_fault"]
 fn every_fault_of_many() {
     ["growers", "movers", "stepwise_grower", "purges", "heaps"]
         .into_iter()

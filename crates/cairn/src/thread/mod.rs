@@ -95,6 +95,7 @@ fn outside<T>(call: impl FnOnce() -> T) -> T {
 /// crowd the shared heap serve the first few if a heap would have to be made. Many threads need no more.
 #[cold]
 fn is_new() -> bool {
+    // Before the pool's lock: this thread may be a forked child's, in which handlers of others run first.
     os::notice_fork();
     let key = KEY.load(Ordering::Acquire);
     if !(1..=os::STATIC_KEYS).contains(&key) || shares::in_use() <= CROWD || pool::has_free() {
