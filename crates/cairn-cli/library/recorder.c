@@ -237,6 +237,7 @@ static inline void *made(enum kind kind, size_t align, void *block, size_t size)
 static void *aligned(size_t align, size_t size)
 {
     void *block = __libc_memalign(align, size);
+    if (!block) return NULL;
     /* One that is no power of two has been rounded up. */
     size_t whole = 16;
     while (whole < align) whole *= 2;

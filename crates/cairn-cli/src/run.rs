@@ -34,6 +34,8 @@ const PROFILE: &str = "CAIRN_PROFILE";
 
 /// Tells it how often a sample is taken.
 const PROFILE_RATE: &str = "CAIRN_PROFILE_RATE";
+/// The library's own: the first process that has seen the request.
+const PROFILE_FIRST: &str = "CAIRN_PROFILE_FIRST";
 
 /// Asks the library for a thread that gives memory back while the program is idle.
 const PURGE_THREAD: &str = "CAIRN_PURGE_THREAD";
@@ -182,8 +184,10 @@ fn environment(preloaded: &[PathBuf], args: &Args) -> Result<Vec<(OsString, OsSt
     if let Some(bytes) = &args.memory {
         changes.push((MEMORY_LIMIT, bytes.into()));
     }
-    let kept =
-        env::vars_os().filter(|(name, _)| !changes.iter().any(|(changed, _)| name == changed));
+    // What is profiled here is this program's own, whoever has been first outside.
+    let is_outer = |name: &OsString| args.profile.is_some() && name == PROFILE_FIRST;
+    let is_changed = |name: &OsString| changes.iter().any(|(changed, _)| name == changed);
+    let kept = env::vars_os().filter(|(name, _)| !is_changed(name) && !is_outer(name));
     let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));
     Ok(kept.chain(changed).collect())
 }

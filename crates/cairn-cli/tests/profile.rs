@@ -376,3 +376,16 @@ fn damage_does_no_harm() {
         outcome(&home, &file);
     }
 }
+
+/// A profiled program profiles another one: that one is the first of its own.
+#[test]
+fn a_profile_inside_of_another_one_has_its_name() {
+    let home = Home::new();
+    let [outer, inner] = ["outer", "inner"].map(|name| home.path().join(name));
+    let line = format!("\"$0\" run --profile {} -- true; :", display(&inner));
+    let cairn = home.cairn().get_program().to_owned();
+    let mut command = home.cairn();
+    command.args(["run", "--profile", display(&outer), "--", "sh", "-c", &line]).arg(cairn);
+    assert_succeeded(&command.output().unwrap());
+    assert!(outer.exists() && inner.exists());
+}

@@ -290,6 +290,20 @@ fn ignored_ends_of_children_stay_so_for_the_program() {
     assert_eq!(ignored(record(&home, "trace", &look)), 0);
 }
 
+/// As without the recorder: no memory for it.
+#[test]
+fn an_alignment_that_cannot_be_is_answered() {
+    let home = Home::new();
+    let source = "
+        #include <errno.h>
+        #include <malloc.h>
+        #include <unistd.h>
+        int main(void) { alarm(20); return memalign((size_t)-1, 8) != NULL || errno == 0; }
+    ";
+    let Some(program) = compiled(&home, "gcc", "aligns", source) else { return };
+    assert_succeeded(&record(&home, "trace", &[display(&program)]));
+}
+
 /// The last notes come when the program has ended, and its status is known.
 #[test]
 fn the_status_outlives_notes_that_cannot_be_written() {
@@ -329,6 +343,8 @@ fn what_cannot_be_recorded_leaves_no_file() {
     let denied = record(&home, "no/such/trace", &["true"]);
     assert_refused(&denied, 125, &["no/such/trace", "No such file"]);
     assert!(!home.path().join("trace").exists());
+    let device = record(&home, "/dev/null", &["true"]);
+    assert_refused(&device, 125, &["/dev/null", "no regular file"]);
     let small = home.cairn().args(["record", "--limit", "1K", "true"]).output().unwrap();
     assert!(!small.status.success() && text(&small.stderr).contains("1MiB or more"));
 }

@@ -163,6 +163,10 @@ struct Recording {
 
 impl Recording {
     fn begin(path: &Path, limit: u64) -> Result<Self> {
+        // It may be renamed, or removed at the end: a device must not be.
+        if path.metadata().is_ok_and(|there| !there.is_file()) {
+            bail!("{}: no regular file", path.display());
+        }
         let writer = Writer::create(path, "", 0);
         let writer = writer.with_context(|| path.display().to_string())?;
         Ok(Self {

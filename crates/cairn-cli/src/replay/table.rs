@@ -137,6 +137,9 @@ fn time(milliseconds: f64) -> String {
 /// Whether a setting helps: each against the first row.
 fn advice(outcomes: &[Outcome]) -> Vec<String> {
     let Some((base, others)) = outcomes.split_first() else { return Vec::new() };
+    if base.runs.len() < 2 {
+        return vec!["One run says nothing of a setting: with --runs 3 it does.".to_owned()];
+    }
     let mut lines: Vec<String> = others
         .iter()
         .filter_map(|other| {

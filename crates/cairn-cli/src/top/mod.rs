@@ -33,8 +33,8 @@ const SCHEMA: u32 = 1;
   sudo cairn top                   those of others, too
   cairn top 1234                   one process, by size class
   cairn top --interval 0.5 $(pidof postgres)
-  cairn top --once | sort -k 5 -h  one table, for a pipe
-  cairn top --json | jq -c '.processes[] | [.pid, .heap.live]'
+  cairn top --once | head -3       one table, for a pipe
+  cairn top --once --json | jq -c '.processes | sort_by(.heap.live)[] | [.pid, .heap.live]'
 The fields of --json are in docs/guide/inspect.md.")]
 pub(crate) struct Args {
     /// Only these processes; a single one is shown by size class
