@@ -112,7 +112,8 @@ pub fn compare(old: &LabResult, new: &LabResult, names: [&str; 2]) -> Result<Com
 
 /// The columns of all others that did not change.
 fn peers(old: &LabResult, new: &LabResult, names: [&str; 2]) -> Vec<[usize; 2]> {
-    let is_other = |(_, peer): &(usize, &Allocator)| !names.contains(&&*peer.name);
+    let is_other =
+        |(_, peer): &(usize, &Allocator)| peer.is_other() && !names.contains(&&*peer.name);
     let others = old.allocators.iter().enumerate().filter(is_other);
     let column = |(before, peer): (usize, &Allocator)| {
         let same = |a: &Allocator| a.name == peer.name && a.version == peer.version;

@@ -119,7 +119,7 @@ pub struct Mean {
     pub ratio: f64,
     /// Rows that it has a value for, or a bound.
     pub rows: usize,
-    /// Of those, rows where it is a bound: the mean is then one too.
+    /// Rows where it is a bound, or where it was stopped without one: the mean is then a bound, too.
     pub bounds: usize,
     /// Rows that it should have and failed.
     pub failed: usize,
@@ -165,7 +165,10 @@ pub fn mean<'a>(lines: impl Iterator<Item = &'a Line<'a>>, column: usize) -> Opt
     let (mut ratios, mut bounds, mut failed) = (Vec::new(), 0, 0);
     for line in lines {
         match (&line.entries[column], line.frontier) {
-            (Entry::Failed(_), _) => failed += 1,
+            (Entry::Failed(why), _) => {
+                failed += 1;
+                bounds += usize::from([TIMEOUT, MEMORY].contains(why));
+            }
             (entry, Some(frontier)) => {
                 bounds += usize::from(matches!(entry, Entry::AtLeast { .. }));
                 ratios.extend(entry.ratio().map(|ratio| ratio / frontier));
@@ -280,10 +283,14 @@ fn entry(cell: &Cell, both: Option<(&Summary, &Summary)>, noise: f64, bound: Opt
     }
 }
 
+/// Who was stopped at a limit has a figure beyond it.
+const TIMEOUT: &str = "timeout";
+const MEMORY: &str = "memory";
+
 fn one_word(failure: &Failure) -> &'static str {
     match failure {
-        Failure::Timeout { .. } => "timeout",
-        Failure::Memory { .. } => "memory",
+        Failure::Timeout { .. } => TIMEOUT,
+        Failure::Memory { .. } => MEMORY,
         Failure::Crash { .. } => "crash",
         Failure::Absent { .. } => "absent",
         Failure::Wrong { .. } => "wrong",
@@ -409,6 +416,24 @@ pub(crate) mod tests {
             (0..3).map(|column| mean(lines[..1].iter(), column).unwrap().ratio).collect();
         assert_eq!(lines[0].standing(), Standing::Wins);
         assert!(means.iter().zip([1.0, 2.0, 0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{means:?}");
+    }
+
+    /// Its figure in the row is beyond what was waited for, whatever is measured there.
+    #[test]
+    fn who_was_stopped_has_a_mean_that_is_a_bound() {
+        let stopped = [Failure::Timeout { seconds: 60.0, mib: 1.0 }];
+        let cells: [(_, &[f64], &[_]); 2] = [("a", &[10.0], &[]), ("b", &[20.0], &stopped)];
+        let mut result = result(&cells);
+        let mut second = super::tests::result(&cells);
+        second.cases[0].case.rows[0].key = "ns".to_owned();
+        for (name, cell) in &mut second.cases[0].cells {
+            let values = if name == "a" { vec![10.0] } else { Vec::new() };
+            cell.values = BTreeMap::from([("ns".to_owned(), values)]);
+        }
+        result.cases[0].cells.get_mut("b").unwrap().failures.clear();
+        result.cases.append(&mut second.cases);
+        let mean = mean_of(&lines(&result), Table::Time, 1).unwrap();
+        assert_eq!((mean.ratio, mean.rows, mean.bounds, mean.failed), (2.0, 1, 1, 1));
     }
 
     #[test]

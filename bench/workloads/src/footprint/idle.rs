@@ -58,7 +58,8 @@ fn child(threads: usize, shape: &Shape, no_alloc: bool) -> BTreeMap<String, f64>
     let mut command = Command::new(std::env::current_exe().expect("a path to ourselves"));
     command.args([shape.name, "--threads", &threads.to_string()]).env("CAIRN_IDLE_LEAF", "1");
     if no_alloc {
-        command.arg("--no-alloc");
+        // The stacks alone: what an allocator has for a thread that does not allocate is the allocator's.
+        command.arg("--no-alloc").env_remove("LD_PRELOAD");
     }
     let output = command.output().expect("starting ourselves");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
