@@ -164,7 +164,7 @@ pub use {
         NoMemory, Null, Resized, allocate_aligned_or, allocate_or, allocate_zeroed_array_or,
         allocate_zeroed_or, bad_size, deallocate_named, has_class_of, may_have_size,
     },
-    os::{HUGE_PAGES, start_small_thread, system_call},
+    os::{HUGE_PAGES, start_small_thread, system_call, write_all},
     report::outside::{HEADER, Header},
     slices::reservation::set_address_space,
     thread::pool::check,

@@ -178,7 +178,12 @@ impl Heaps {
                 8..11 => self.move_one(&mut mine, bag, random),
                 11 => {
                     for own in &mut mine {
-                        random.take(&mut own.held).into_iter().for_each(Held::free);
+                        // A mapping stays in its heap, wherever it moves.
+                        if let Some(held) = own.held.iter_mut().find(|held| held.is_mapping()) {
+                            held.resize(mapping(random));
+                        } else {
+                            random.take(&mut own.held).into_iter().for_each(Held::free);
+                        }
                     }
                 }
                 _ => {

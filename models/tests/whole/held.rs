@@ -84,6 +84,11 @@ impl Held {
         crate::heap_of(self.block) == Some(heap)
     }
 
+    /// Whether it is as large as those that have mappings of their own.
+    pub(crate) fn is_mapping(&self) -> bool {
+        self.size >= super::work::MAPPING_LEAST
+    }
+
     /// In a forked child: what threads that it does not have had of a heap is gone.
     pub(crate) fn forget_all_of(heap: crate::HeapId) {
         let is_its =

@@ -20,9 +20,12 @@ pub(crate) fn run(random: &mut Random) -> usize {
     66 * KIB + random.below(300 * KIB)
 }
 
+/// The least size of a mapping.
+pub(crate) const MAPPING_LEAST: usize = 520 * KIB;
+
 /// A size of a mapping.
 pub(crate) fn mapping(random: &mut Random) -> usize {
-    520 * KIB + random.below(400 * KIB)
+    MAPPING_LEAST + random.below(400 * KIB)
 }
 
 /// Any size; the larger, the rarer.

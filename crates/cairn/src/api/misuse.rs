@@ -11,7 +11,6 @@ use crate::{map::address_map, os, samples::guards};
 
 /// Says that the block at `p` has not the size or alignment that it is freed with, and aborts.
 #[cold]
-#[inline(never)]
 pub fn bad_size(call: &str, p: *const u8) -> ! {
     os::fatal(call, p, "the size or the alignment is not the block's")
 }

@@ -15,7 +15,13 @@ use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
 use crate::map::{Block, address_map, without_mark};
 use crate::store::{Behind, Canary, FREED_TWICE, canary};
-use crate::{large, os, samples::guards, thread, thread::search};
+use crate::{
+    closed, large, os,
+    samples::guards,
+    slices::{arena, limit},
+    thread,
+    thread::search,
+};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -148,14 +154,32 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     }
     let has = Size::asked(p, CALL).unwrap_or(usable);
     // SAFETY: the start of a live large block, the caller's to resize; it has so many bytes.
-    unsafe { resize_large(p, size, align).unwrap_or_else(|| copy_to_new(p, has, size, align)) }
+    unsafe {
+        resize_or_give_back(p, size, align).unwrap_or_else(|| copy_to_new(p, has, size, align))
+    }
+}
+
+/// As `resize_large`; at the hard limit once more when what is free has gone, and when the program has been told: in its place a
+/// block needs less than beside it.
+///
+/// # Safety
+/// As for `resize_large`.
+pub(crate) unsafe fn resize_or_give_back(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
+    // SAFETY: as above.
+    let resize = || unsafe { resize_large(p, size, align) };
+    resize().or_else(|| {
+        let more = size.saturating_sub(large_usable(p)?);
+        (more > 0 && limit::hard() > 0 && arena::counted() + more > limit::hard())
+            .then(|| thread::retry_in_shortage(more, resize))?
+    })
 }
 
 /// Resizes a large block in place, or by moving its pages; null if there is no memory. None: copying is due.
 ///
 /// # Safety
 /// `p` is the start of a live block over `MEDIUM_MAX`, the caller's to resize.
-pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
+#[inline(never)]
+unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let before = counted_before(p);
     let paused = profiled::pause(p);
     let resized = if guards::usable_size(p).is_some() || large::is_read_by_others(p) {
@@ -175,6 +199,21 @@ pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Opti
     count_resized(resized, before);
     profiled::resume(resized, p, size, paused);
     resized
+}
+
+/// Ends the process if it is a span's block and free.
+///
+/// # Safety
+/// A block starts there.
+pub(crate) unsafe fn expect_in_use(p: *mut u8, call: &str) {
+    if live_block(p).is_none() {
+        return;
+    }
+    let block = p.wrapping_add(closed::head_at(p)).cast();
+    // SAFETY: as above.
+    if unsafe { Block::is_marked(block) } && search::is_free(block) {
+        os::fatal(call, p, FREED_TWICE);
+    }
 }
 
 /// Makes a block at least `size` bytes long without moving it; false, and nothing is done, if that cannot be. Null
@@ -203,9 +242,7 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
     }
     if let Some((class, _)) = live_block(p) {
         // SAFETY: a block starts there.
-        if unsafe { Block::is_marked(p.cast()) } && search::is_free(p.cast()) {
-            os::fatal(EXPAND, p, FREED_TWICE);
-        }
+        unsafe { expect_in_use(p, EXPAND) };
         let fits = size <= canary::room(class);
         if fits {
             // SAFETY: a live block, which has room for so many.

@@ -85,7 +85,6 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
     if !arena::reserve_mapped(bytes) {
         return Allocated::NONE;
     }
-    arena::after_growth(bytes);
     let mut address = map_aligned(bytes, align);
     if address.is_null() {
         // What is dirty may be in the way.
@@ -96,6 +95,7 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
         limit::take_mapped(bytes);
         return Allocated::NONE;
     }
+    arena::after_growth(bytes);
     if huge {
         os::allow_huge_pages(address, bytes);
     }
@@ -325,10 +325,12 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
         }
         if mapping.bytes > roomy(exact) && !arena::keeps() {
             let tail = mapping.address.wrapping_add(exact);
+            // First: a child that is forked in between loses pages, and has none twice.
+            mappings.entry(at).bytes = exact;
             // SAFETY: whole pages behind what the block keeps.
-            if unsafe { os::release(tail, mapping.bytes - exact) } {
-                mappings.entry(at).bytes = exact;
-                give(mapping.budget(), mapping.bytes - exact);
+            match unsafe { os::release(tail, mapping.bytes - exact) } {
+                true => give(mapping.budget(), mapping.bytes - exact),
+                false => mappings.entry(at).bytes = mapping.bytes,
             }
         }
         return Ok(p);
@@ -338,10 +340,13 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     let (lengths, budget) = ([roomy(exact), exact], mapping.budget());
     let fits = |&bytes: &usize| grant(budget, bytes - mapping.bytes);
     let most = lengths.into_iter().find(fits).ok_or(No::Room)?;
+    // No heap's meanwhile: a child that is forked in between loses it, and unmaps nothing where it has been.
+    mappings.entry(at).owner = null();
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
     give(budget, most - bytes.max(mapping.bytes));
     if address.is_null() {
+        mappings.entry(at).owner = mapping.owner;
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.
         return Err(No::Move);
     }
@@ -349,6 +354,8 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     mappings.remove(at);
     let start = address.wrapping_add(lead);
     mappings.insert(Mapping { address, bytes, start, ..mapping });
+    drop(mappings);
+    arena::after_growth(bytes - mapping.bytes);
     Ok(start)
 }
 

@@ -26,9 +26,6 @@ pub(crate) const NEEDED_DELAYS: u64 = 40;
 pub(crate) const NEEDED_MAX: usize = in_shuttle((2 << 20) / SLICE_SIZE, 4);
 /// Slices purged in one go, 4 MiB: about 0.3 ms of system time. Half, twice: not tried.
 pub(crate) const PURGE_BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
-/// Refused purges that end a batch: in a process whose memory is locked all are. If the first one did, a locked page
-/// at the top would keep everything below. Half, twice: not tried.
-pub(crate) const PURGE_REFUSALS: usize = 4;
 
 /// Dirty slices that make a release purge at once: 4 MiB, or `BURST_SHARE` if that is more. A process that frees
 /// everything and falls idle keeps that; twice of it is seen by its owner: `free-all-idle` keeps 18 MiB instead of 13,

@@ -464,3 +464,23 @@ fn a_dense_heap_gets_huge_pages() {
         model.compare();
     });
 }
+
+/// Of memory that is locked at the top nothing goes, of what is below it all.
+#[test]
+fn what_is_below_locked_memory_goes() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(8 * CHUNK_SLICES, false).next_multiple_of(CHUNK_SLICES);
+        let chunks: Vec<_> = (0..7).map(|chunk| index + chunk * CHUNK_SLICES).collect();
+        chunks.iter().for_each(|&chunk| model.give(chunk, 8, true));
+        for &chunk in &chunks[2..] {
+            let at = address_map::slice_address(chunk);
+            // SAFETY: memory of nobody's.
+            if unsafe { libc::mlock(at.cast(), 1) } != 0 {
+                return;
+            }
+        }
+        assert_eq!(arena::purge_all(), 2 * 8 * SLICE_SIZE);
+        assert_eq!(arena::purge_all(), 0);
+    });
+}

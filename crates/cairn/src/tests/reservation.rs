@@ -185,6 +185,10 @@ fn works_within(limit: u64) {
         held.push((block, round as u8));
     }
     assert!(held.len() > 400, "{} blocks", held.len());
+    if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        let is_small = |&(block, _): &(*mut u8, u8)| flags_at(block).contains(" nh");
+        assert!(held.iter().filter(|&it| address_map::contains(it.0)).all(is_small));
+    }
     check();
     // Its tables begin and end anywhere in a page; whole pages are what can be resident.
     for (at, len) in reservation::metadata_extents() {

@@ -5,10 +5,10 @@ use super::alone::{alone, shares_its_address_space};
 use super::filling;
 use super::heaps::{Other, SIZE, blocks, free};
 use super::misuse::last_words;
-use crate::base::{MEDIUM_MAX, Ordering, SizeClass};
+use crate::base::{HARDENED, MEDIUM_MAX, Ordering, SizeClass};
 use crate::map::{Block, combined};
 use crate::store::canary;
-use crate::{allocate, allocate_zeroed, check, os, purge, reallocate};
+use crate::{Heap, allocate, allocate_zeroed, check, os, purge, reallocate};
 use core::ptr::null_mut;
 use std::vec::Vec;
 
@@ -18,6 +18,16 @@ fn is_noticed(block: *mut u8, place: &str) {
     // SAFETY: none: that is what is tried.
     let said = last_words(|| unsafe { assert!(reallocate(block, 40).is_null()) });
     assert!(said.contains("freed"), "{place}, by realloc: {said:?}");
+    let said = last_words(|| {
+        let heap = Heap::new().expect("memory");
+        for size in [16, 40, 100, 600, 1000, 3000, 5000, 20_000, 60_000] {
+            // SAFETY: none: that is what is tried.
+            assert!(unsafe { heap.reallocate(block, size, 16) } != block, "{size} bytes");
+        }
+    });
+    // Hardened, a block's end is looked at first.
+    let is_said = said.contains("freed") || HARDENED && said.contains("beyond the end");
+    assert!(is_said, "{place}, by a heap's realloc: {said:?}");
 }
 
 /// The mark of a free block, where the program has all bytes of it or some, in the block's second word.

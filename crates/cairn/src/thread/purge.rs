@@ -147,7 +147,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 /// Gives back all there is if the group is near its limit; how long it cannot be full after that, in
 /// milliseconds.
 fn relieve() -> usize {
-    let found = limit::may_have_group().then(|| limit::look(arena::counted(), Why::Time)).flatten();
+    // It looks more often than is forgotten by time.
+    let found =
+        limit::may_have_group().then(|| limit::look(arena::counted(), Why::Growth(0))).flatten();
     let Some(GroupUse { used, limit }) = found else { return usize::MAX };
     let left = limit.saturating_sub(used);
     let in_vain = left < limit / GROUP_NEAR && purge() < GROUP_WORTHWHILE;

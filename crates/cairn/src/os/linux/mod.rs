@@ -99,7 +99,7 @@ pub(crate) fn map(size: usize) -> *mut u8 {
     map_with(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, 0)
 }
 
-/// Maps fresh zeroed memory exactly at `at`, where nothing is mapped yet.
+/// Maps fresh zeroed memory exactly at `at`, where nothing is mapped yet, by small pages.
 pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let got = map_with(at, size, prot, libc::MAP_FIXED_NOREPLACE);
@@ -107,6 +107,9 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
         // A kernel before 4.17 takes the address for a hint.
         // SAFETY: the mapping was made just now.
         unsafe { release(got, size) };
+    }
+    if got == at {
+        keep_small_pages(at, size);
     }
     got == at
 }
@@ -385,16 +388,30 @@ impl Drop for File {
 }
 
 /// Writes to standard error, as much as it takes.
-pub(crate) fn write_stderr(mut bytes: &[u8]) {
+#[inline(always)]
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    write_all(libc::STDERR_FILENO, bytes);
+}
+
+/// Writes bytes to a descriptor; false if that fails. What a signal has interrupted is begun again, but not for ever.
+#[inline(never)]
+pub fn write_all(descriptor: core::ffi::c_int, mut bytes: &[u8]) -> bool {
+    /// More signals than that while one write waits are a fault.
+    const AGAIN: u32 = 100;
+    let mut again = AGAIN;
     while !bytes.is_empty() {
-        let arguments = [2, bytes.as_ptr().expose_provenance(), bytes.len(), 0, 0, 0];
+        let at = bytes.as_ptr().expose_provenance();
         // SAFETY: the slice is valid for reading.
-        let n = unsafe { system_call(libc::SYS_write, arguments) };
-        if n <= 0 {
-            return;
+        let n = unsafe {
+            system_call(libc::SYS_write, [descriptor as usize, at, bytes.len(), 0, 0, 0])
+        };
+        match usize::try_from(n) {
+            Ok(more) if more > 0 => bytes = bytes.get(more..).unwrap_or(&[]),
+            Err(_) if n == -(libc::EINTR as isize) && again > 0 => again -= 1,
+            _ => return false,
         }
-        bytes = bytes.get(n.cast_unsigned()..).unwrap_or(&[]);
     }
+    true
 }
 
 /// Ends the process with SIGABRT.

@@ -423,15 +423,21 @@ impl HeapId {
                 return if p.is_null() { self.allocate(size, align) } else { null_mut() };
             }
             let usable = api::usable_size(p);
-            // Large blocks grow where they are, or move their pages, and keep their heap.
-            let is_large = size > MEDIUM_MAX && usable > MEDIUM_MAX;
-            if is_large && heap_of(p) == Some(self) && p.addr().is_multiple_of(align) {
-                let resize = || api::resize_large(p, size, align);
+            // Large blocks grow where they are, or move their pages, and keep their heap; another one's does not grow.
+            let is_large = usable > MEDIUM_MAX && p.addr().is_multiple_of(align);
+            if is_large {
+                let resize = || api::resize_or_give_back(p, size, align);
                 let more = size.saturating_sub(usable);
-                if let Some(resized) = closed::resize(self.0.as_ptr(), more, resize) {
+                let resized = match heap_of(p) == Some(self) {
+                    true => closed::resize(self.0.as_ptr(), more, resize),
+                    false if more == 0 => resize(),
+                    false => None,
+                };
+                if let Some(resized) = resized {
                     return resized;
                 }
             } else if api::may_have_size(p, size, align, Resized::Perhaps) {
+                api::expect_in_use(p, "realloc");
                 api::keep(p, size);
                 return p;
             }
@@ -457,7 +463,6 @@ impl HeapId {
 pub fn purge() -> usize {
     thread::defer(Reason::Need);
     thread::trim();
-    closed::collect_left();
     arena::purge_all()
 }
 

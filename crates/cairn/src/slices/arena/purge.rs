@@ -18,7 +18,7 @@ use crate::os::{self, Guard};
 use crate::slices::limit;
 use crate::slices::tuning::{
     BURST_MIN, BURST_SHARE, HOLLOW_MIN, HOLLOW_SHARE, HUGE_MIN, KEEP_MIN, KEEP_SHARE,
-    NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH, PURGE_REFUSALS,
+    NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH,
 };
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
@@ -28,19 +28,21 @@ static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Bytes that have gone from spans in use, and are not needed again, for all that is known. Relaxed: a measure.
 static HOLES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
+/// Below which chunk the next batch goes on, for the last one has met locked memory there; `usize::MAX`: at the top. Relaxed: who sees it
+/// late meets that again.
+static BELOW: AtomicUsize = AtomicUsize::new(usize::MAX);
+
 /// Runs that are being purged, and how many slices of them were clean: the others count until they have gone. Relaxed: changed
 /// under the arena's lock.
 pub(super) static GOING: AtomicUsize = AtomicUsize::new(0);
 pub(super) static GOING_CLEAN: AtomicUsize = AtomicUsize::new(0);
 
 /// So many bytes have gone from spans in use.
-#[inline(never)]
 pub(crate) fn count_holes(bytes: usize) {
     HOLES.0.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// So many are needed again, or their span has ended.
-#[inline(never)]
 pub(crate) fn fill_holes(bytes: usize) {
     let less = |holes: usize| Some(holes.saturating_sub(bytes));
     let _ = HOLES.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -88,8 +90,9 @@ pub(crate) fn in_debt() -> bool {
 #[inline(never)]
 pub(crate) fn purge_all() -> usize {
     let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
-    let kept = Partitions::purge();
-    ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
+    let goes_on = |&done: &usize| done > 0 || BELOW.load(Ordering::Relaxed) < usize::MAX;
+    BELOW.store(usize::MAX, Ordering::Relaxed);
+    (Partitions::purge() + (0..).map(batch).take_while(goes_on).sum::<usize>()) * SLICE_SIZE
 }
 
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
@@ -100,11 +103,15 @@ pub(super) fn purge_batch(
     lanes: &[usize],
     limit: usize,
 ) -> usize {
-    let (mut done, mut refused) = (0, 0);
-    let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
+    let mut done = 0;
+    let below = BELOW.load(Ordering::Relaxed);
+    let mut end = address_map::committed().div_ceil(CHUNK_SLICES).min(below);
     while done < limit {
         let last = |&lane: &usize| Some((lane, arena.tree.last(lane, end)?));
-        let Some((lane, chunk)) = lanes.iter().find_map(last) else { break };
+        let Some((lane, chunk)) = lanes.iter().find_map(last) else {
+            BELOW.store(usize::MAX, Ordering::Relaxed);
+            break;
+        };
         let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
         if lane == DIRTY {
             let dirty = purgeable(arena.bits(chunk));
@@ -141,11 +148,8 @@ pub(super) fn purge_batch(
                 let dirty = were_dirty >> nth & 1 != 0;
                 arena.put(index + nth, 1, if dirty { Memory::Written } else { Memory::Clean });
             }
-            end = chunk;
-            refused += 1;
-            if refused == PURGE_REFUSALS {
-                break;
-            }
+            BELOW.store(chunk, Ordering::Relaxed);
+            break;
         }
     }
     done

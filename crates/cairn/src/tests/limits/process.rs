@@ -294,3 +294,66 @@ fn what_is_free_leads_away_from_a_limit_that_is_all_but_reached() {
         check();
     });
 }
+
+/// It fails whatever is free: nothing goes, and nobody is told of a limit that is near.
+#[test]
+fn a_request_that_cannot_be_is_no_growth() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    fn told(_: usize, _: [usize; 2]) {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    }
+    alone(|| {
+        assert!(set_memory_limits(1 << 30, 0));
+        on_low_memory(Some(told), [0; 2]);
+        assert!(allocate(1 << 62).is_null());
+        (0..1000).for_each(|nth| free(allocate(nth)));
+        on_low_memory(None, [0; 2]);
+        assert_eq!(TOLD.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// What grows by moving its pages, too: near the limit nothing that is free stays, and somebody is told.
+#[test]
+fn a_mapping_that_grows_is_growth() {
+    alone(|| {
+        assert!(set_memory_limits(100 * MIB, 0));
+        let held: Vec<_> = (0..300).map(|_| allocate(100_000)).collect();
+        let spare: Vec<_> = (0..60).map(|_| allocate(100_000)).collect();
+        spare.into_iter().for_each(free);
+        let block = allocate(33 * MIB);
+        assert!(arena::counts().dirty * SLICE_SIZE >= 3 * MIB);
+        // SAFETY: a live block.
+        let block = unsafe { reallocate(block, 50 * MIB) };
+        assert!(!block.is_null() && arena::counted() > 85 * MIB);
+        assert!(arena::counts().dirty * SLICE_SIZE < MIB, "{}", arena::counts().dirty);
+        held.into_iter().chain([block]).for_each(free);
+    });
+}
+
+/// In its place a block needs less than beside it: it grows there when the program has freed what it can do without.
+#[test]
+fn a_block_grows_in_place_at_the_limit() {
+    static SPARE: AtomicUsize = AtomicUsize::new(0);
+    fn told(size: usize, _: [usize; 2]) {
+        if size > 0 {
+            free(core::ptr::with_exposed_provenance_mut(SPARE.swap(0, Ordering::Relaxed)));
+        }
+    }
+    alone(|| {
+        set_hard(100 * MIB);
+        let held: Vec<_> = (0..240).map(|_| allocate(100_000)).collect();
+        SPARE.store(allocate(8 * MIB).expose_provenance(), Ordering::Relaxed);
+        let block = allocate(60 * MIB);
+        assert!(!block.is_null());
+        on_low_memory(Some(told), [0; 2]);
+        // SAFETY: a live block.
+        unsafe {
+            block.write(7);
+            let grown = reallocate(block, 70 * MIB);
+            assert!(!grown.is_null() && grown.read() == 7);
+            on_low_memory(None, [0; 2]);
+            held.into_iter().chain([grown]).for_each(free);
+        }
+        check();
+    });
+}

@@ -91,6 +91,11 @@ pub unsafe fn system_call(_: core::ffi::c_long, _: [usize; 6]) -> isize {
     -1
 }
 
+/// For the C layer as well.
+pub fn write_all(_: core::ffi::c_int, _: &[u8]) -> bool {
+    false
+}
+
 /// There are no threads of the library's own: what they do the models do where they want it.
 pub fn start_small_thread(
     _stack_size: usize,
