@@ -258,6 +258,8 @@ impl Heap {
         self.thread = thread;
         self.own = Own::NEW;
         self.presence.admit();
+        // What the thread before has followed may be over.
+        self.follow_sampling();
     }
 
     /// A closed heap with nothing in it, of a handle of the program's or null.
@@ -273,6 +275,7 @@ impl Heap {
     }
 
     /// Makes another heap of it, with the same user, turn, epoch and presence: other threads read these words at any time.
+    /// What the place has for samples stays with it.
     ///
     /// # Safety
     /// It has been made, and is the caller's.
@@ -281,7 +284,9 @@ impl Heap {
         const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member, user);
         // SAFETY: the caller's; they are two.
         unsafe {
+            let kept = (*this).sampling.mapping();
             this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
+            (*this).sampling.set_mapping(kept);
             (*this).set_owner();
         }
     }
@@ -306,6 +311,7 @@ impl Heap {
     }
 
     /// Gives the slices of all spans back that have no block in use, and what the caches keep.
+    #[inline(never)]
     pub(crate) fn give_back(&mut self) {
         SizeClass::all().for_each(|class| self.empty_cache(class));
         SizeClass::all().for_each(|class| self.deactivate(class));

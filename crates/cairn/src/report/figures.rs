@@ -46,10 +46,7 @@ impl What {
             What::Metadata => stats.metadata.bytes,
             What::Resident => stats.total().resident,
             What::GivenBack => usize::try_from(stats.given_back).unwrap_or(usize::MAX),
-            What::Blocks => {
-                let small: usize = stats.classes.iter().map(|row| row.in_use).sum();
-                small + stats.large_blocks + stats.nursery_blocks + stats.mapping_blocks
-            }
+            What::Blocks => stats.blocks(),
             What::Heaps => stats.heaps.0,
         }
     }

@@ -8,7 +8,7 @@
 use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT, in_hardened};
 use crate::large::{MAPPINGS_PLACE, Mapping, Mappings};
 use crate::map::{HEAP_SIZE, LISTS, Lists, Slot, address_map};
-use crate::samples::{guards, profile};
+use crate::samples::{Asked, guards, profile};
 use crate::spans::Span;
 use core::mem::offset_of;
 
@@ -46,7 +46,7 @@ pub struct Header {
     lists: *const Lists,
     /// Two words: bytes from one guarded block to the next that a tool asks for, 0 for none; and those that the
     /// process has done. It follows at a slow tick; if it cannot, it takes the first word back.
-    guards: *const guards::Control,
+    guards: *const Asked,
     /// Two tables of mappings, their room, and twice the number of entries plus which table is in use.
     mappings: *const Mappings,
     mapping_bytes: u32,
@@ -98,7 +98,7 @@ pub static HEADER: Header = Header {
     slots_offset: address_map::SLOTS_OFFSET as u32,
     chunk_bytes: address_map::CHUNK_BYTES as u32,
     lists: &raw const LISTS.0,
-    guards: &raw const guards::CONTROL,
+    guards: &raw const guards::ASKED,
     mappings: MAPPINGS_PLACE,
     mapping_bytes: size_of::<Mapping>() as u32,
     span_free_offset: offset_of!(Span, local_free) as u32,

@@ -28,7 +28,7 @@ use crate::{large, os};
 pub struct Amount {
     /// Address space in that use.
     pub bytes: usize,
-    /// Resident part, by whole pages.
+    /// Resident part.
     pub resident: usize,
 }
 
@@ -64,7 +64,8 @@ impl Eyes {
                 (self.from, self.end) = (place, place + count * page);
             }
             let seen = self.pages.get((place - self.from) / page).is_some_and(|seen| seen & 1 != 0);
-            amount.resident += if seen { page } else { 0 };
+            let [first, end] = [place.max(at.addr()), (place + page).min(at.addr() + bytes)];
+            amount.resident += if seen { end - first } else { 0 };
             place += page;
         }
     }
@@ -295,6 +296,19 @@ impl Stats {
             bytes: sum.bytes + part.bytes,
             resident: sum.resident + part.resident,
         })
+    }
+
+    /// How many blocks the program holds.
+    ///
+    /// ```
+    /// let block = cairn::allocate(100);
+    /// assert!(cairn::Stats::count().blocks() > 0);
+    /// # unsafe { cairn::deallocate(block) };
+    /// ```
+    #[inline(never)]
+    pub fn blocks(&self) -> usize {
+        let small: usize = self.classes.iter().map(|row| row.in_use).sum();
+        small + self.large_blocks + self.nursery_blocks + self.mapping_blocks
     }
 
     /// Blocks that the program holds, as far as their sizes are known: usable bytes.

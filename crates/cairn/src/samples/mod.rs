@@ -5,6 +5,7 @@
 //! Checked: tests/sample.rs, tests/sample/profile.rs, tests/guards.rs.
 //! Story: docs/guide/guards.md
 
+mod asked;
 pub(crate) mod deferred_frees;
 pub(crate) mod guards;
 pub(crate) mod probes;
@@ -12,6 +13,7 @@ pub(crate) mod profile;
 pub(crate) mod sampling;
 mod tuning;
 
+pub(crate) use asked::Asked;
 pub use deferred_frees::DeferredFree;
 pub(crate) use deferred_frees::{Beats, Deferred, Reason};
 pub(crate) use sampling::{Draw, Sampling};

@@ -11,6 +11,7 @@ use crate::base::{
     AtomicPtr, AtomicU8, AtomicUsize, CACHE_UNITS, CLASS_COUNT, Ordering, SizeClass, random,
 };
 use crate::os;
+use crate::samples::asked::Asked;
 use crate::samples::tuning::{TRUST_MAX, TRUST_SHARE};
 use crate::store::{Caches, Limit, Store};
 use core::ptr::null_mut;
@@ -32,6 +33,9 @@ pub type Told = fn(*mut u8, usize);
 static INTERVAL: AtomicUsize = AtomicUsize::new(0);
 /// A `Told`, or null. Relaxed: it is stored before the interval, and read after it.
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Who has asked for it, or null. Who asks for something else takes it over. Relaxed: as `TOLD`.
+static ASKER: AtomicPtr<Asked> = AtomicPtr::new(null_mut());
 
 /// A `Draw`. Relaxed: as `TOLD`.
 static DRAW: AtomicU8 = AtomicU8::new(Draw::Each as u8);
@@ -83,8 +87,15 @@ pub struct ThreadCounts {
     pub freed: u64,
 }
 
-/// Says how all heaps sample from their next look at it on: see `thread::sample_every`.
-pub(crate) fn set(bytes: usize, draw: Draw, told: Told) {
+/// Says how all heaps sample from their next look at it on: see `thread::sample_every`. Who has asked before does not have
+/// it any more.
+pub(crate) fn set(bytes: usize, draw: Draw, told: Told, asker: Option<&'static Asked>) {
+    let asker = asker.map_or(null_mut(), |asker| core::ptr::from_ref(asker).cast_mut());
+    let before = ASKER.swap(asker, Ordering::Relaxed);
+    if before != asker {
+        // SAFETY: null, or such a reference.
+        unsafe { before.as_ref() }.into_iter().for_each(Asked::lose);
+    }
     DRAW.store(draw as u8, Ordering::Relaxed);
     TOLD.store(told as *mut (), Ordering::Relaxed);
     // Release: who finds the interval finds whom to tell.
@@ -288,7 +299,7 @@ impl Sampling {
 
 /// What a heap knows of a class whose samples are drawn by chance, since its last refill.
 #[derive(Clone, Copy)]
-struct Next {
+pub(crate) struct Next {
     /// So many blocks come before the sample behind those that the refill has given.
     blocks: u32,
     /// What the cache was allowed to take in then.
@@ -392,6 +403,16 @@ impl Sampling {
     /// Whether a block of so many bytes, which comes from no cache, is a sample.
     pub(crate) fn draws_block(&mut self, bytes: usize) -> bool {
         self.bytes_before_next(bytes) < bytes
+    }
+
+    /// What it has for each class, which stays where it is: it goes with the place of its heap.
+    pub(crate) fn mapping(&self) -> *mut [Next; CLASS_COUNT] {
+        self.next
+    }
+
+    /// It has that of the heap before in its place.
+    pub(crate) fn set_mapping(&mut self, next: *mut [Next; CLASS_COUNT]) {
+        self.next = next;
     }
 
     /// Whether the block that the last refill has given is a sample; only the first to ask is told.

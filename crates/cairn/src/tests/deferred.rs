@@ -361,3 +361,35 @@ fn a_run() {
     let words: Vec<String> = calls.into_iter().map(|at| std::format!("{at}")).collect();
     std::println!("CALLS {}", words.join(" "));
 }
+
+/// A thread that begins after a function has been taken away does not call it, whatever the thread before did that had its heap.
+#[test]
+fn who_begins_later_calls_nobody() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    fn told(_: bool, _: u64, _: [usize; 2]) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+    extern "C" fn allocates(_: *mut libc::c_void) -> *mut libc::c_void {
+        let heap = crate::HeapId::new_owned().expect("memory");
+        // SAFETY: this thread's.
+        unsafe {
+            assert!(!heap.allocate(100, 16).is_null());
+            heap.destroy();
+        }
+        core::ptr::null_mut()
+    }
+    alone(|| {
+        on_deferred_free(Some(told), [0; 2]);
+        // Not one of Rust's: such a one allocates as it begins.
+        let begins = || {
+            let thread = crate::start_small_thread(1 << 16, allocates).expect("memory");
+            crate::os::join_thread(thread);
+        };
+        begins();
+        let before = CALLS.load(Ordering::Relaxed);
+        assert!(before > 0);
+        on_deferred_free(None, [0; 2]);
+        begins();
+        assert_eq!(CALLS.load(Ordering::Relaxed), before);
+    });
+}

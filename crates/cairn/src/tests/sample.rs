@@ -6,7 +6,8 @@ mod unwind;
 
 use super::alone::alone;
 use super::filling;
-use crate::{allocate, check, deallocate, sample_every};
+use crate::samples::{guards, profile as profiles};
+use crate::{allocate, check, deallocate, guard_every, profile_every, sample_every};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
@@ -83,5 +84,27 @@ fn nothing_is_told_after_the_end() {
         (0..1000).for_each(|_| pair());
         assert_eq!(SAMPLES.load(Ordering::Relaxed), before);
         check();
+    });
+}
+
+/// Who draws samples takes that over, and what another one has asked for is not done any more: a tool outside sees it, and may
+/// ask again.
+#[test]
+fn who_loses_the_sampler_may_ask_again() {
+    const RATE: usize = 1 << 20;
+    alone(|| {
+        let (guarded, profiled) = (&guards::ASKED, &profiles::CONTROL.asked);
+        assert!(guard_every(RATE) && profile_every(RATE));
+        assert_eq!((guarded.done(), profiled.done()), (0, RATE));
+        guarded.want(RATE);
+        guards::follow();
+        assert_eq!((guarded.done(), profiled.done()), (RATE, 0));
+        profiles::follow();
+        assert_eq!((guarded.done(), profiled.done()), (RATE, 0), "nobody wants it now");
+        profiled.want(RATE);
+        profiles::follow();
+        assert_eq!((guarded.done(), profiled.done()), (0, RATE));
+        sample_every(10_000, told);
+        assert_eq!((guarded.done(), profiled.done()), (0, 0));
     });
 }

@@ -14,6 +14,7 @@ pub(crate) use report::misused;
 use crate::base::random::mixed;
 use crate::base::{AtomicPtr, AtomicU64, AtomicUsize, BLOCK_MAX, MIN_ALIGN, Ordering};
 use crate::os;
+use crate::samples::asked::Asked;
 use crate::samples::sampling::{self, Draw};
 use crate::samples::tuning::{
     BAYS, EACH_BELOW, RESIDENT_MAX, SAMPLE_MS, SAMPLES_IN_A_ROW, UNDERFLOW_EACH,
@@ -49,45 +50,37 @@ static TAKEN_MS: AtomicU64 = AtomicU64::new(0);
 /// finds it; if another one comes between, there is a sample less.
 static DRAWN: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 
-/// What is asked for, and what is done: bytes from one guarded block to the next, 0 for off. A tool outside writes
-/// the first word.
-#[repr(C)]
-pub(crate) struct Control {
-    wanted: AtomicUsize,
-    done: AtomicUsize,
-}
-
-/// The words that the header leads to.
-pub(crate) static CONTROL: Control =
-    Control { wanted: AtomicUsize::new(0), done: AtomicUsize::new(0) };
+/// Bytes from one guarded block to the next.
+pub(crate) static ASKED: Asked = Asked::nothing();
 
 /// Guards one allocation in every so many bytes from now on; 0: none. False if there is no memory for it.
-#[cold]
-#[inline(never)]
 pub(crate) fn set(bytes: usize) -> bool {
-    let can = bytes == 0 || has_pool() || make_pool();
-    if !can {
-        CONTROL.wanted.store(CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
+    let done = apply(bytes);
+    ASKED.settle();
+    done
+}
+
+/// The same without a word to who has asked for it.
+#[inline(never)]
+fn apply(bytes: usize) -> bool {
+    if bytes > 0 && !has_pool() && !make_pool() {
         return false;
     }
+    // First: who takes the sampler over says otherwise.
+    ASKED.set_done(bytes);
     if bytes > 0 {
         let draw = if bytes < EACH_BELOW { Draw::Each } else { Draw::Refills };
-        sampling::set(bytes, draw, drawn);
+        sampling::set(bytes, draw, drawn, Some(&ASKED));
     } else {
         sampling::end(drawn);
     }
-    CONTROL.wanted.store(bytes, Ordering::Relaxed);
-    CONTROL.done.store(bytes, Ordering::Relaxed);
     os::notify_all();
     true
 }
 
 /// Does what somebody outside has asked for.
 pub(crate) fn follow() {
-    let wanted = CONTROL.wanted.load(Ordering::Relaxed);
-    if wanted != CONTROL.done.load(Ordering::Relaxed) {
-        set(wanted);
-    }
+    ASKED.follow(apply);
 }
 
 fn pool() -> *mut u8 {
@@ -328,7 +321,7 @@ fn is_at_start(ticket: usize) -> bool {
 
 /// Whether there may be a sample now; it counts as taken then.
 fn is_in_time() -> bool {
-    if CONTROL.done.load(Ordering::Relaxed) < EACH_BELOW {
+    if ASKED.done() < EACH_BELOW {
         return true;
     }
     let now = os::now_ms();

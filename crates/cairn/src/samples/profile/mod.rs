@@ -12,19 +12,19 @@ pub(crate) use table::{Live, Sample, Site, settle_in_child};
 use crate::base::{AtomicPtr, AtomicUsize, Ordering};
 use crate::map::address_map;
 use crate::os::{self, Lock};
+use crate::samples::asked::Asked;
 use crate::samples::sampling::{self, Draw};
 use crate::samples::tuning::PROFILE_FRAMES;
 use crate::stacks::{self, Registers, machine};
 use core::ptr::null_mut;
 use table::Table;
 
-/// What is asked for, what is done, and where the rest is: bytes from one sample to the next on average, 0 for none. A tool
-/// outside writes the first word and reads the rest.
+/// What is asked for, what is done, and where the rest is. A tool outside writes the first word and reads the rest.
 // Relaxed, all but the table: a number is all each of them is.
 #[repr(C)]
 pub(crate) struct Control {
-    wanted: AtomicUsize,
-    done: AtomicUsize,
+    /// Bytes from one sample to the next on average.
+    pub(crate) asked: Asked,
     /// Samples for which there was no room.
     dropped: AtomicUsize,
     /// What is known; null: nothing yet. Never unmapped.
@@ -34,8 +34,7 @@ pub(crate) struct Control {
 
 /// What the header leads to.
 pub(crate) static CONTROL: Control = Control {
-    wanted: AtomicUsize::new(0),
-    done: AtomicUsize::new(0),
+    asked: Asked::nothing(),
     dropped: AtomicUsize::new(0),
     table: AtomicPtr::new(null_mut()),
     layout: table::LAYOUT,
@@ -48,11 +47,9 @@ static CHANGING: Lock<()> = Lock::new(());
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes a sample of every so many bytes on average; 0: none. False if there is no memory for it.
-#[cold]
-#[inline(never)]
 pub(crate) fn set(rate: usize) -> bool {
     let done = apply(rate);
-    CONTROL.wanted.store(CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
+    CONTROL.asked.settle();
     done
 }
 
@@ -64,26 +61,20 @@ fn apply(rate: usize) -> bool {
     if rate > 0 && table().is_none() && !make_table() {
         return false;
     }
+    // First: who takes the sampler over says otherwise.
+    CONTROL.asked.set_done(rate);
     if rate > 0 {
-        sampling::set(rate, Draw::Chance, nobody);
+        sampling::set(rate, Draw::Chance, nobody, Some(&CONTROL.asked));
     } else {
         sampling::end(nobody);
     }
-    CONTROL.done.store(rate, Ordering::Relaxed);
     os::notify_all();
     true
 }
 
-/// Does what somebody outside has asked for. If that cannot be, the wish is taken back, but not what has been asked for
-/// meanwhile.
+/// Does what somebody outside has asked for.
 pub(crate) fn follow() {
-    let wanted = CONTROL.wanted.load(Ordering::Relaxed);
-    if wanted == CONTROL.done.load(Ordering::Relaxed) {
-        return;
-    }
-    apply(wanted);
-    let (done, order) = (CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
-    let _ = CONTROL.wanted.compare_exchange(wanted, done, order, order);
+    CONTROL.asked.follow(apply);
 }
 
 /// Who is told of samples: by this the sampler knows the profile.
@@ -207,7 +198,7 @@ pub(crate) fn live() -> impl Iterator<Item = Live> {
 
 /// Bytes from one sample to the next on average; 0: none are taken.
 pub(crate) fn rate() -> usize {
-    CONTROL.done.load(Ordering::Relaxed)
+    CONTROL.asked.done()
 }
 
 /// Samples for which there was no room.

@@ -3,6 +3,7 @@
 use crate::base::{MEDIUM_MAX, size_class};
 use crate::samples::profile::{self, weighed};
 use crate::tests::alone::alone;
+use crate::tests::heaps::Other;
 use crate::tests::{all_zero, filling};
 use crate::{
     Heap, allocate, allocate_aligned, allocate_batch, allocate_zeroed, check, deallocate,
@@ -459,5 +460,27 @@ fn without_memory_it_says_so() {
         let block = allocate(100);
         assert_eq!(sum(), [1, 0, 100]);
         free(block);
+    });
+}
+
+/// What a heap has for its samples stays with its place, whatever stands there next.
+#[test]
+fn heaps_that_come_and_go_lose_no_page() {
+    fn mapped() -> usize {
+        let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        status.split(' ').next().expect("pages").parse().expect("a number")
+    }
+    alone(|| {
+        begin(64 << 10);
+        let turn = || {
+            Other::once(|| free(allocate(64)));
+            let heap = Heap::shared().expect("memory");
+            free(heap.allocate(100, 16));
+            heap.destroy();
+        };
+        (0..20).for_each(|_| turn());
+        let before = mapped();
+        (0..300).for_each(|_| turn());
+        assert!(mapped() < before + 100, "{} more", mapped() - before);
     });
 }
