@@ -5,9 +5,9 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use crate::base::{HARDENED, MEDIUM_MAX, SLICE_SIZE};
+use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
 use crate::heap::Heap;
-use crate::thread::pool::partitions::take;
+use crate::thread::pool::partitions::{put, take};
 use crate::{closed, thread};
 use core::ptr::null_mut;
 
@@ -36,7 +36,7 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
     if !HARDENED || size > MEDIUM_MAX || align > SLICE_SIZE {
         return super::allocate_aligned(size, align);
     }
-    thread::with_heap(|mine| allocate_of(mine, partition % PARTITIONS, size, align))
+    thread::with_heap(|mine| allocate_of(mine, partition % PARTITIONS, size, align.max(MIN_ALIGN)))
 }
 
 /// From the heap for a partition of the calling thread, whose heap that is, or null.
@@ -47,13 +47,21 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
     // SAFETY: the calling thread's heap, which has a place for each partition.
     unsafe {
         let place = (&raw mut (*mine).partitions).cast::<*mut Heap>().add(partition);
-        if (*place).is_null() {
-            *place = take(partition, mine);
-            if (*place).is_null() {
-                return null_mut();
-            }
+        // Out of its place meanwhile: the program may be called in there, and give back what the thread has.
+        let mut heap = core::mem::replace(&mut *place, null_mut());
+        if heap.is_null() {
+            heap = take(partition, mine);
         }
-        closed::allocate(*place, size, align)
+        if heap.is_null() {
+            return null_mut();
+        }
+        let block = closed::allocate(heap, size, align);
+        if (*place).is_null() {
+            *place = heap;
+        } else {
+            put(partition, heap);
+        }
+        block
     }
 }
 

@@ -6,12 +6,12 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use super::{deleted, expect_free, is_shared, mine, parts};
+use super::{expect_free, is_shared, mine, parts};
 use crate::base::{NOBODY, Ordering, SizeClass};
 use crate::heap::{EMPTY, Handle, Heap};
 use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
-use crate::thread::pool::{self, salvage};
+use crate::thread::pool::{self, left, salvage};
 use crate::{large, map::region, os};
 
 /// What becomes of the blocks of a heap that ends.
@@ -72,10 +72,10 @@ unsafe fn end_one(heap: *mut Heap, blocks: Blocks) {
             }
             Blocks::LiveOn => (*heap).abandon_all(),
         }
-        if blocks == Blocks::End || deleted::slices(&*heap) == 0 {
+        if blocks == Blocks::End || left::slices(&*heap) == 0 {
             pool::put_closed(heap);
         } else {
-            deleted::keep(heap);
+            left::keep(heap);
         }
     }
 }

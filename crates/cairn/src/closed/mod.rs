@@ -8,14 +8,12 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-mod deleted;
 mod end;
 pub(crate) mod free;
 mod loan;
 mod parts;
 pub(crate) mod regions;
 
-pub(crate) use deleted::collect as collect_left;
 pub(crate) use end::{Blocks, end};
 pub(crate) use free::{deallocate, head_at};
 pub(crate) use loan::allocate_on_loan;
@@ -99,7 +97,8 @@ pub(crate) unsafe fn attach(name: *mut Handle) {
 fn expect_free(name: *mut Handle) {
     // SAFETY: handles are never unmapped.
     unsafe {
-        let user = (*name).user.load(Ordering::Relaxed);
+        // Acquire: in a forked child others make it whole, and say then that it is nobody's.
+        let user = (*name).user.load(Ordering::Acquire);
         if user == NOBODY || Some(user) == thread::number() {
             return;
         }
@@ -165,11 +164,16 @@ unsafe fn expect_mine(name: *mut Handle) -> bool {
         if (*name).kind.load(Ordering::Relaxed) != OWNED {
             is_shared(name);
         }
-        let user = (*name).user.load(Ordering::Relaxed);
-        if user != NOBODY && Some(user) != thread::number() {
+        let (user, mine) = ((*name).user.load(Ordering::Relaxed), thread::number());
+        if user == NOBODY || Some(user) == mine {
+            return user != NOBODY;
+        }
+        // In a late destructor the thread that has attached it has another number, or none.
+        if mine.is_some() || pool::find_user((*name).user_heap, user) != User::Gone {
             os::fatal(HEAP, name.cast(), "the heap is not attached to the thread that uses it");
         }
-        user != NOBODY
+        attach_to_nobody(name);
+        false
     }
 }
 
@@ -292,7 +296,10 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
         let mut got = refilled(heap, class);
         if got.0.is_null() {
             thread::defer(Reason::Need);
-            (*heap).give_back();
+            match (*heap).member.of {
+                of if of.is_null() => (*heap).give_back(),
+                of => trim(of, heap),
+            }
             got = refilled(heap, class);
         }
         if got.0.is_null() && (*heap).member.may_take(class.span_slices() * SLICE_SIZE) {
@@ -417,8 +424,9 @@ pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
             (*heap).give_back();
         }
         large::free_due(&(*name).owned);
-        if (*name).kind.load(Ordering::Relaxed) == OWNED {
-            Handle::trim(name);
+        match is_shared(name) {
+            true => parts::give_back_left(name),
+            false => Handle::trim(name),
         }
     }
 }

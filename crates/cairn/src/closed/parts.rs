@@ -6,11 +6,11 @@
 //! Checked: tests/shared.rs; the model `parts`
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::{NOBODY, Ordering};
+use crate::base::{NOBODY, Ordering, fence};
 use crate::heap::{Handle, Heap, handle};
 use crate::thread::pool::{self, User, salvage};
 use crate::{os, thread};
-use core::ptr::null_mut;
+use core::ptr::{null, null_mut};
 
 /// Calls `then` with the calling thread's part of a shared heap, or with null if there is no memory for one.
 ///
@@ -103,10 +103,40 @@ unsafe fn is_free(part: *mut Heap) -> bool {
     user == NOBODY || pool::find_user(user_heap, user) == User::Gone
 }
 
+/// Gives back what is free in the parts of threads that have ended. Each is the calling thread's meanwhile.
+///
+/// # Safety
+/// As for `of_thread`.
+pub(super) unsafe fn give_back_left(shared: *mut Handle) {
+    thread::with_heap(|mine| {
+        // SAFETY: null, or the calling thread's heap.
+        let Some(number) = (unsafe { mine.as_ref() }).map(|mine| mine.thread) else { return };
+        // SAFETY: parts are there as long as their heap is; the lock says who uses one.
+        let give_back = |part: *mut Heap| unsafe {
+            let held = handle::PARTS.lock();
+            let is_left = is_free(part);
+            if is_left {
+                (*part).member.set_user(number, mine);
+            }
+            drop(held);
+            if is_left {
+                // A child that finds a change of the part finds its user, too.
+                fence(Ordering::Release);
+                (*part).give_back();
+                // A child that finds no user finds all that was changed.
+                fence(Ordering::Release);
+                (*part).member.set_user(NOBODY, null());
+            }
+        };
+        // SAFETY: as above.
+        unsafe { for_each(shared, give_back) };
+    });
+}
+
 /// Calls `then` with each part of a shared heap.
 ///
 /// # Safety
-/// Nobody makes one meanwhile; `then` may end the part.
+/// The heap is there; `then` may end the part if nobody makes one meanwhile.
 pub(super) unsafe fn for_each(shared: *mut Handle, then: impl Fn(*mut Heap)) {
     // SAFETY: a shared heap; the next part is read before this one may go.
     unsafe {

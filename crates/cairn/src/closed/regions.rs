@@ -5,9 +5,9 @@
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 
-use super::deleted;
 use crate::base::HARDENED;
 use crate::map::{MAKING, Origin, Piece, RegionCalls, RegionError, address_map, region};
+use crate::thread::pool::left;
 use crate::{slices::arena, thread};
 
 /// Makes a region of `bytes` bytes at `start`, 0 for none at first: its name.
@@ -48,10 +48,10 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
     if HARDENED {
         return false;
     }
-    if deleted::collect() {
+    if left::collect() {
         return true;
     }
-    let calls = region::calls(number);
+    let Some(calls) = region::calls_to_grow(number) else { return false };
     let Some(reserve) = calls.reserve else { return false };
     let least = region::bytes_for(slices);
     let mut bytes = least;
@@ -79,7 +79,7 @@ pub(crate) fn end(number: usize) -> bool {
     if HARDENED {
         return false;
     }
-    deleted::collect();
+    left::collect();
     region::end(number, |start, slices| {
         let _making = MAKING.lock();
         arena::put_back(start, slices);

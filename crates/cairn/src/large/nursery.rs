@@ -218,6 +218,7 @@ pub(crate) fn around(p: *const u8) -> Option<&'static Nursery> {
 }
 
 /// The same, for who may write there.
+#[inline(never)]
 fn place_around(p: *const u8) -> Option<*mut Nursery> {
     if !address_map::contains(p) {
         return None;

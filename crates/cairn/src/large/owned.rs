@@ -8,7 +8,7 @@
 use super::{Allocated, Freers, Large, allocate_at, allocate_in_region, free, mapping};
 use crate::base::{AtomicPtr, AtomicUsize, Ordering};
 use crate::large::budget::Budget;
-use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions};
+use crate::map::{OWNER_LARGE, address_map, all_heads};
 use crate::os::Lock;
 use crate::spans::Grace;
 use core::ptr::{from_ref, null_mut};
@@ -246,8 +246,7 @@ pub(crate) fn settle_in_child<'a>(slices_are_new: bool, all: impl Iterator<Item 
         return;
     }
     let runs = || {
-        let heads =
-            heads_from(0).chain(heads_in_regions()).filter(|&(_, owner, _)| owner == OWNER_LARGE);
+        let heads = all_heads().filter(|&(_, owner, _)| owner == OWNER_LARGE);
         // SAFETY: a large block's slot; the lists that blocks say they belong to are there.
         heads.filter_map(|(index, ..)| unsafe {
             let large = &*address_map::slot(index).cast::<Large>();

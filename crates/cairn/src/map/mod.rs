@@ -23,4 +23,4 @@ pub(crate) use block::{
 pub(crate) use region::{Bit, MAKING, Origin, Piece};
 pub use region::{RegionCalls, RegionError};
 pub(crate) use remote::{Generation, Pushed, RemoteWord};
-pub(crate) use walk::{heads_from, heads_in_regions};
+pub(crate) use walk::{all_heads, heads_from, heads_in_regions};

@@ -11,26 +11,48 @@ use crate::map::address_map::{
 };
 use crate::map::region;
 
-/// The first slices of the spans and large blocks of the reservation, from slice `next` on: (index, owner, class); the
-/// class of a large block is 0, whose spans have one slice. What a region has the metadata of is none of them.
-pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    core::iter::from_fn(move || next_head(&mut next, described()))
+/// The first slices of spans and large blocks: (index, owner, class); the class of a large block is 0, whose spans have one
+/// slice.
+pub(crate) struct Heads {
+    next: usize,
+    /// Of the piece of a region that it is in; none: it is in the reservation.
+    end: Option<usize>,
+    /// The place of the next piece; none: they are not gone through.
+    place: Option<usize>,
 }
 
-/// The same of all regions of the program's.
-pub(crate) fn heads_in_regions() -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    let (mut places, mut next, mut end) = (region::places(), 0, 0);
-    core::iter::from_fn(move || {
+/// Those of the reservation, from slice `next` on. What a region has the metadata of is none of them.
+pub(crate) fn heads_from(next: usize) -> Heads {
+    Heads { next, end: None, place: None }
+}
+
+/// Those of all regions of the program's.
+pub(crate) fn heads_in_regions() -> Heads {
+    Heads { next: 0, end: Some(0), place: Some(0) }
+}
+
+/// All there are.
+pub(crate) fn all_heads() -> Heads {
+    Heads { place: Some(0), ..heads_from(0) }
+}
+
+impl Iterator for Heads {
+    type Item = (usize, u32, SizeClass);
+
+    // Not inlined: half of those who call are of a forked child.
+    #[inline(never)]
+    fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let head = next_head(&mut next, end);
+            let head = next_head(&mut self.next, self.end.unwrap_or_else(described));
             if head.is_some() {
                 return head;
             }
-            let (start, bytes) = places.next()?;
-            next = slice_of(start);
-            end = next + bytes / SLICE_SIZE;
+            let (nth, start, bytes) = region::place_from(self.place?)?;
+            self.place = Some(nth + 1);
+            self.next = slice_of(start);
+            self.end = Some(self.next + bytes / SLICE_SIZE);
         }
-    })
+    }
 }
 
 /// Whether it is a slice of the reservation, in no use because a region has its metadata.
@@ -41,7 +63,6 @@ fn is_aside(index: usize) -> bool {
 }
 
 /// The first one from `next` on; behind it goes the search on.
-#[inline(never)]
 fn next_head(next: &mut usize, end: usize) -> Option<(usize, u32, SizeClass)> {
     while *next < end {
         let (index, d) = (*next, descriptor_at(*next));

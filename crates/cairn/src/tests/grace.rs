@@ -433,3 +433,22 @@ fn a_second_free_is_found_while_the_heap_ends() {
         }
     });
 }
+
+/// What readers may use late stays a deleted heap's until its last block is freed, and is had by who comes to the hard limit.
+#[test]
+fn what_a_deleted_heap_leaves_serves_at_the_limit() {
+    with_readers(|| {
+        let heap = concurrent();
+        let held: Vec<_> = (0..30_000).map(|number| block(heap, 1000, number)).collect();
+        // SAFETY: there are no readers; its blocks live on.
+        unsafe { heap.delete() };
+        held.into_iter().for_each(free);
+        let full = crate::slices::arena::counted();
+        assert!(full > 20 << 20);
+        assert!(crate::set_memory_limits(usize::MAX, full + (1 << 20)));
+        let large = allocate(16 << 20);
+        assert!(!large.is_null());
+        free(large);
+        check();
+    });
+}

@@ -349,6 +349,23 @@ fn a_heap_has_a_user_in_a_crowd() {
     });
 }
 
+/// In a crowd, too, it is the number that its blocks have later.
+#[test]
+fn a_thread_has_its_number_in_a_crowd() {
+    alone(|| {
+        crowd();
+        let heap = HeapId::new_shared().expect("memory");
+        let other = Other::new();
+        let (first, user, second) = other.does(move || {
+            let first = thread_number();
+            // SAFETY: the heap is there.
+            (first, owner_thread(unsafe { heap.allocate(100, 16) }), thread_number())
+        });
+        assert!(first != 0 && first == user && first == second, "{first}, {user}, {second}");
+        other.leaves();
+    });
+}
+
 /// A thread that had ended before the fork has left its heap whole: the child may attach, destroy or delete it.
 #[test]
 fn a_child_uses_heaps_of_threads_that_had_ended() {

@@ -166,3 +166,78 @@ fn a_child_keeps_partitions_apart() {
         other.leaves();
     });
 }
+
+/// The program is called while a block is allocated in a partition, and gives back there what its thread has: another one may
+/// use that at once.
+#[test]
+fn a_callback_may_give_back_what_its_thread_has() {
+    static OTHER: std::sync::Mutex<Option<Other>> = std::sync::Mutex::new(None);
+    fn told(_: bool, _: u64, _: [usize; 2]) {
+        crate::thread_idle();
+        // The other thread is called, too.
+        if let Ok(other) = OTHER.try_lock() {
+            other.as_ref().expect("it is there").does(|| _ = in_partition(3, 64, 100));
+        }
+    }
+    alone(|| {
+        let held = in_partition(3, 64, 100);
+        *OTHER.lock().expect("nobody has it") = Some(Other::new());
+        crate::on_deferred_free(Some(told), [0; 2]);
+        let more = in_partition(3, 64, 300);
+        crate::on_deferred_free(None, [0; 2]);
+        let mine = crate::thread_number();
+        assert!(more.iter().all(|&block| crate::owner_thread(block) == mine));
+        held.into_iter().chain(more).for_each(free);
+        OTHER.lock().expect("nobody has it").take().into_iter().for_each(Other::leaves);
+        check();
+    });
+}
+
+/// C++ programs may name any number as an alignment.
+#[test]
+fn an_alignment_of_zero_is_the_least() {
+    alone(|| {
+        let block = allocate_in(3, 100, 0);
+        assert!(!block.is_null() && block.addr().is_multiple_of(16));
+        free(block);
+    });
+}
+
+/// What others have freed in partitions that their threads do not use goes with a purge, and at the hard limit.
+#[test]
+fn what_is_free_in_partitions_goes() {
+    const MIB: usize = 1 << 20;
+    alone(|| {
+        free(in_partition(4, 64, 1)[0]);
+        for leaves in [false, true] {
+            let (other, last) = (Other::new(), Other::new());
+            let mut held = other.does(|| in_partition(3, 1000, 5_000));
+            let kept = || crate::slices::arena::kept_slices()[0];
+            if leaves {
+                other.leaves();
+            } else {
+                other.does(free_one);
+                last.frees(&held);
+                other.does(|| _ = purge());
+                held = Vec::new();
+                assert!(kept() >= 250, "{}", kept());
+                other.leaves();
+            }
+            last.frees(&held);
+            purge();
+            assert!(kept() >= 250, "{}", kept());
+            last.leaves();
+        }
+        assert!(crate::set_memory_limits(usize::MAX, 64 * MIB));
+        let other = Other::new();
+        let held = in_partition(3, 1000, 40_000);
+        other.frees(&held);
+        assert!(in_partition(4, 1000, 25_000).iter().all(|block| !block.is_null()));
+        other.leaves();
+        check();
+    });
+}
+
+fn free_one() {
+    free(allocate(64));
+}

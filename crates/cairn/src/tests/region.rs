@@ -445,6 +445,34 @@ fn a_region_grows_by_the_programs_functions() {
     });
 }
 
+/// More memory is of no use where the program cannot make it usable.
+#[test]
+fn what_commit_refuses_is_not_supplied_again() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls { most: 100, ..Calls::default() };
+            let calls_at = &raw mut calls;
+            let region = growing(&mut calls);
+            // SAFETY: this test's alone, between its calls.
+            let calls = || unsafe { &mut *calls_at };
+            let heap = Heap::in_region(region).expect("memory");
+            free(heap.allocate(MIB / 2, 16));
+            heap.purge();
+            let supplied = calls().supplied.len();
+            calls().refuse_commit = true;
+            assert!(heap.allocate(MIB / 2, 16).is_null() && heap.allocate(3000, 16).is_null());
+            assert_eq!(calls().supplied.len(), supplied);
+            calls().refuse_commit = false;
+            assert!(!heap.allocate(MIB / 2, 16).is_null() && !heap.allocate(3000, 16).is_null());
+            // And it grows again when it is full.
+            let all = std::iter::repeat_with(|| heap.allocate(MIB / 2, 16)).take(40);
+            assert!(all.filter(|block| !block.is_null()).count() == 40);
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
 /// Memory that is usable without a call goes back all the same.
 #[test]
 fn a_region_without_commit_gives_back() {
@@ -692,6 +720,9 @@ fn what_cannot_be_a_region_is_told_apart() {
             assert!(region.end());
             free(ours);
             check();
+            // The upper bits of an address are the mark of free blocks.
+            let beyond = core::ptr::without_provenance_mut(1 << 48);
+            assert_eq!(of(beyond, MIB), Some(RegionError::Invalid));
             // There may be 64 regions, and again 64.
             for _ in 0..2 {
                 let all: Vec<_> = (0..64).map(|_| Fenced::new(MIB)).collect();
@@ -890,6 +921,39 @@ fn a_walk_over_the_reservation_finds_nothing_of_a_region() {
             }));
             heap.destroy();
             assert!(region.end());
+        });
+    });
+}
+
+/// While a heap in a region is walked, another thread, which has nothing to do with it, makes the reservation longer.
+#[test]
+fn a_walk_is_right_while_others_commit() {
+    alone(|| {
+        with_regions(|| {
+            let (_memory, region) = Fenced::with_region(4 * MIB);
+            let heap = Heap::in_region(region).expect("memory");
+            let blocks: Vec<_> =
+                (0..400).map(|nth| heap.allocate(64 + nth % 2 * 700, 16)).collect();
+            let (gone, kept) = blocks.split_at(40);
+            gone.iter().copied().for_each(free);
+            let (other, mut more, mut found) = (Other::new(), Vec::new(), Vec::new());
+            // SAFETY: nobody else uses the heap.
+            let whole = unsafe {
+                visit(Some(heap.id()), true, |_, block| {
+                    if more.is_empty() {
+                        let before = address_map::committed();
+                        while address_map::committed() == before {
+                            more.extend(other.allocates(1 << 20, 8));
+                        }
+                    }
+                    found.extend(block);
+                    true
+                })
+            };
+            assert!(whole && found.len() == kept.len(), "{} of {}", found.len(), kept.len());
+            assert!(kept.iter().all(|block| found.contains(block)));
+            more.into_iter().for_each(free);
+            heap.destroy();
         });
     });
 }

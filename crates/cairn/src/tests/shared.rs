@@ -195,3 +195,32 @@ fn no_part_is_two_threads() {
         check();
     });
 }
+
+/// Nobody comes for the parts of threads that have ended: they give back when the heap is purged, and at its limit.
+#[test]
+fn parts_of_ended_threads_give_back() {
+    alone(|| {
+        let heap = Arc::new(Heap::shared().expect("memory"));
+        let (others, mut held) = ((0..5).map(|_| Other::new()).collect::<Vec<_>>(), Vec::new());
+        let mine = blocks(&heap, 64, 10);
+        for other in &others {
+            let heap = heap.clone();
+            held.extend(other.does(move || blocks(&heap, 4000, 300)));
+        }
+        others.into_iter().for_each(Other::leaves);
+        let full = heap.stats().spans;
+        assert!(full >= 5 * 300 * 4000, "{full}");
+        let last = held.split_off(900);
+        held.into_iter().for_each(free);
+        // SAFETY: this thread's alone.
+        unsafe { assert!(heap.id().set_limits(0, full, None, [0; 2])) };
+        // At the limit what is free of theirs serves others.
+        let run = heap.allocate(3 << 20, 16);
+        assert!(!run.is_null());
+        let small = blocks(&heap, 1000, 200);
+        [run].into_iter().chain(small).chain(last).chain(mine).for_each(free);
+        heap.purge();
+        assert_eq!(heap.stats().spans, 0);
+        check();
+    });
+}

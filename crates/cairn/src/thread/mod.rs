@@ -354,6 +354,8 @@ pub(crate) fn trim() {
     if let Some(heap) = own() {
         // SAFETY: the calling thread's own.
         unsafe {
+            pool::partitions::put_all(heap);
+            pool::partitions::give_back(heap);
             (*heap).abandon_all();
             (*heap).spares.give();
         }
@@ -363,6 +365,7 @@ pub(crate) fn trim() {
     shared::trim();
     abandoned::make_holes();
     waiting::sweep_after_others();
+    pool::left::collect();
     process_upkeep::request_trim();
 }
 
@@ -409,7 +412,7 @@ pub fn thread_idle() {
 /// # blocks.into_iter().for_each(|block| unsafe { cairn::deallocate(block) });
 /// ```
 pub fn sample_every(bytes: usize, told: Told) {
-    sampling::set(bytes, Draw::Each, told);
+    sampling::set(bytes, Draw::Each, told, None);
     process_upkeep::request_trim();
     follow_sampling();
 }

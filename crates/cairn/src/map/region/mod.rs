@@ -9,7 +9,7 @@ mod piece;
 
 pub(crate) use piece::{Bit, Origin, Piece};
 
-use crate::base::{AtomicUsize, Ordering, SLICE_SIZE};
+use crate::base::{AtomicUsize, Ordering, SLICE_SIZE, fence};
 use crate::map::tuning::REGION_PIECES;
 use crate::os::{self, Lock};
 use core::ptr::null_mut;
@@ -91,6 +91,8 @@ struct Region {
     serial: usize,
     /// Heaps that allocate from it.
     heaps: usize,
+    /// The last run was there, and the program could not make it usable.
+    is_refused: bool,
 }
 
 /// What the lock guards.
@@ -128,14 +130,25 @@ pub(crate) fn holds(p: *const u8) -> bool {
 
 /// All pieces: the first whole slice, and the bytes of the whole slices.
 pub(crate) fn places() -> impl Iterator<Item = (*mut u8, usize)> {
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let (nth, start, bytes) = place_from(next)?;
+        next = nth + 1;
+        Some((start, bytes))
+    })
+}
+
+/// The first of them whose number, as long as it is there, is at least `nth`: with its number.
+#[inline(never)]
+pub(crate) fn place_from(nth: usize) -> Option<(usize, *mut u8, usize)> {
     let there = COUNT.load(Ordering::Relaxed) > 0;
-    let all = PLACES.iter().take(if there { REGION_PIECES } else { 0 });
-    all.map(|place| {
+    let all = PLACES.iter().enumerate().take(if there { REGION_PIECES } else { 0 });
+    all.skip(nth).find_map(|(nth, place)| {
         // Acquire: pairs with `insert`.
         let bytes = place.bytes.load(Ordering::Acquire);
-        (core::ptr::with_exposed_provenance_mut(place.start.load(Ordering::Relaxed)), bytes)
+        let start = core::ptr::with_exposed_provenance_mut(place.start.load(Ordering::Relaxed));
+        (bytes > 0).then_some((nth, start, bytes))
     })
-    .filter(|place| place.1 > 0)
 }
 
 impl Regions {
@@ -159,7 +172,7 @@ pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
     let number = all.regions.iter().position(|region| region.serial == 0)?;
     all.serials += 1;
     let serial = all.serials;
-    *all.region(number) = Region { calls, serial, heaps: 0 };
+    *all.region(number) = Region { calls, serial, heaps: 0, is_refused: false };
     Some((number, serial * REGION_PIECES + number))
 }
 
@@ -169,9 +182,11 @@ pub(crate) fn number(name: usize) -> Option<usize> {
     (serial > 0 && REGIONS.lock().region(number).serial == serial).then_some(number)
 }
 
-/// What the program does for it.
-pub(crate) fn calls(region: usize) -> RegionCalls {
-    REGIONS.lock().region(region).calls
+/// What the program does for it; None if more memory would be of no use.
+pub(crate) fn calls_to_grow(region: usize) -> Option<RegionCalls> {
+    let mut all = REGIONS.lock();
+    let region = all.region(region);
+    (!region.is_refused).then_some(region.calls)
 }
 
 /// Whether there is room for one more piece.
@@ -180,7 +195,7 @@ pub(crate) fn has_room() -> bool {
 }
 
 /// Makes a piece that has been prepared one of its region's. There is room, and one thread does this at a time.
-pub(crate) fn insert(piece: Piece) {
+pub(crate) fn insert(mut piece: Piece) {
     let mut all = REGIONS.lock();
     let mut places = all.pieces.iter_mut().zip(&PLACES);
     let is_free = |place: &Place| place.bytes.load(Ordering::Relaxed) == 0;
@@ -190,7 +205,11 @@ pub(crate) fn insert(piece: Piece) {
     // Release: who finds the length finds the start.
     place.bytes.store(piece.slices * SLICE_SIZE, Ordering::Release);
     COUNT.fetch_add(1, Ordering::Relaxed);
+    let region = core::mem::take(&mut piece.region);
     *free = piece;
+    // Then: a child that is forked in between does without.
+    fence(Ordering::Release);
+    free.region = region;
 }
 
 /// Ends a region in which nothing is in use: `gone` is called with each piece, and has to forget its place. False, and nothing is done, if something is in use. Nobody else uses the region meanwhile.
@@ -218,8 +237,13 @@ pub(crate) fn end(region: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
 fn take_piece(region: usize) -> Option<Piece> {
     let mut all = REGIONS.lock();
     let piece = all.pieces(region).next()?;
+    let number = core::mem::take(&mut piece.region);
+    // First: a child that is forked in between finds none.
+    fence(Ordering::Release);
     // SAFETY: zeros are no piece.
-    Some(core::mem::replace(piece, unsafe { core::mem::zeroed() }))
+    let mut piece = core::mem::replace(piece, unsafe { core::mem::zeroed() });
+    piece.region = number;
+    Some(piece)
 }
 
 /// Forgets where a piece has been that is no more.
@@ -255,6 +279,7 @@ pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8
         let is_ready = piece.next(Bits::Ready, at, Bit::Zero).is_none_or(|not| not >= at + slices);
         Some((piece.address(at), is_ready))
     });
+    all.region(region).is_refused = false;
     drop(all);
     let (at, is_ready) = found?;
     (is_ready || make_ready(&calls, at, slices)).then_some(at)
@@ -278,20 +303,28 @@ pub(crate) fn take_exactly(at: *mut u8, slices: usize) -> bool {
     make_ready(&calls, at, slices)
 }
 
-/// Has the program make a run usable that has been taken; false, and it is free again, if it cannot.
+/// Has the program make a run usable that has been taken, by whole pages; false, and it is free again, if it cannot.
 fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
+    let page = os::page_size();
+    let from = at.map_addr(|at| at & !(page - 1));
+    let bytes = os::round_up(at.addr() + slices * SLICE_SIZE, page) - from.addr();
     let is_done = match calls.commit {
         None if calls.decommit.is_none() => return true,
         None => true,
         // SAFETY: the program's, for memory that it has supplied, and that is nobody else's.
-        Some(commit) => unsafe { commit(at, slices * SLICE_SIZE, calls.argument()) == 0 },
+        Some(commit) => unsafe { commit(from, bytes, calls.argument()) == 0 },
     };
-    if is_done {
-        if let Some((piece, first)) = REGIONS.lock().piece_of(at) {
-            piece.set(Bits::Ready, first, slices, Bit::One);
+    let mut all = REGIONS.lock();
+    if let Some((piece, first)) = all.piece_of(at) {
+        match is_done {
+            true => {
+                let lead = (at.addr() - from.addr()) / SLICE_SIZE;
+                piece.set(Bits::Ready, first - lead, bytes / SLICE_SIZE, Bit::One);
+            }
+            false => piece.put(first, slices),
         }
-    } else {
-        release(at, slices);
+        let region = piece.region - 1;
+        all.region(region).is_refused = !is_done;
     }
     is_done
 }
@@ -324,7 +357,8 @@ pub(crate) fn head_below(p: *const u8) -> Option<*mut u8> {
 
 /// Bytes that hold a run of so many slices wherever they begin, at its alignment if it is a span's.
 pub(crate) fn bytes_for(slices: usize) -> usize {
-    slices.saturating_mul(2 * SLICE_SIZE)
+    let rest = if os::page_size() > SLICE_SIZE { 2 * os::page_size() } else { 0 };
+    slices.saturating_mul(2 * SLICE_SIZE).saturating_add(rest)
 }
 
 /// Slices of a region: in use, and all.
@@ -337,7 +371,7 @@ pub(crate) fn counts(region: usize) -> (usize, usize) {
 
 /// Has the program take the memory of all free slices: how many bytes it has.
 pub(crate) fn purge(region: usize) -> usize {
-    let calls = calls(region);
+    let calls = REGIONS.lock().region(region).calls;
     let Some(decommit) = calls.decommit else { return 0 };
     let (mut bytes, mut from) = (0, [0; REGION_PIECES]);
     loop {

@@ -11,6 +11,9 @@ use crate::base::bits::{bit, pieces};
 use crate::os;
 use core::ptr::null_mut;
 
+/// No address from here on is in a region.
+const ADDRESS_END: usize = 1 << 48;
+
 // Invariants
 //  1. `free` is the number of bits of `used` that are 0. No slice below word `low` of `used` is free.
 //  2. A slice that is a large block's first one has a bit in `heads`, and is in use.
@@ -57,15 +60,18 @@ pub(super) enum Bits {
 }
 
 impl Piece {
-    /// A piece of a region, of the whole slices among `bytes` bytes at `start`, in use by nobody.
+    /// A piece of a region, of the whole slices among `bytes` bytes at `start`, in use by nobody; larger pages are whole, too.
     pub(crate) fn prepare(
         region: usize,
         start: *mut u8,
         bytes: usize,
         origin: Origin,
     ) -> Result<Piece, RegionError> {
-        let end = start.addr().checked_add(bytes).map(|end| end / SLICE_SIZE);
-        let first = start.addr().div_ceil(SLICE_SIZE);
+        let unit = SLICE_SIZE.max(os::page_size());
+        // The upper bits of a link are the mark of free blocks.
+        let end = start.addr().checked_add(bytes).filter(|&end| end <= ADDRESS_END);
+        let end = end.map(|end| end / unit * (unit / SLICE_SIZE));
+        let first = start.addr().div_ceil(unit) * (unit / SLICE_SIZE);
         let slices = end.and_then(|end| end.checked_sub(first)).filter(|&slices| slices > 0);
         let slices = slices.ok_or(RegionError::Invalid)?;
         let mut piece = Piece {
@@ -191,17 +197,19 @@ impl Piece {
 }
 
 impl Piece {
-    /// The first run from slice `from` on that is free, and may have memory.
+    /// The first run from slice `from` on that is free, and may have memory; whole pages of it.
     pub(super) fn free_and_ready(&self, from: usize) -> Option<(usize, usize)> {
+        let unit = (os::page_size() / SLICE_SIZE).max(1);
         let mut at = from;
         loop {
             at = self.next(Bits::Ready, at, Bit::One).filter(|&at| at < self.slices)?;
             let end = |of, bit| self.next(of, at, bit).unwrap_or(self.slices).min(self.slices);
-            let slices = end(Bits::Ready, Bit::Zero).min(end(Bits::Used, Bit::One)) - at;
-            if slices > 0 {
-                return Some((at, slices));
+            let behind = end(Bits::Ready, Bit::Zero).min(end(Bits::Used, Bit::One));
+            let [first, last] = [at.next_multiple_of(unit), behind / unit * unit];
+            if first < last {
+                return Some((first, last - first));
             }
-            at = end(Bits::Used, Bit::Zero);
+            at = if behind > at { behind } else { end(Bits::Used, Bit::Zero) };
         }
     }
 

@@ -133,5 +133,5 @@ pub fn owner_thread(p: *const u8) -> usize {
 /// ```
 #[must_use]
 pub fn thread_number() -> usize {
-    thread::number().unwrap_or(0)
+    thread::number_of_user().unwrap_or(0)
 }

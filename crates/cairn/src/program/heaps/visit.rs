@@ -9,7 +9,7 @@
 use super::{HeapId, heap_of, owner_thread};
 use crate::base::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::large::NURSERY_BYTES;
-use crate::map::{Block, OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
+use crate::map::{Block, OWNER_LARGE, address_map, all_heads, region};
 use crate::spans::Span;
 use crate::store::{Known, Live};
 use crate::{large, os, thread::search};
@@ -42,38 +42,58 @@ pub struct Area {
     pub thread: usize,
 }
 
-/// A bit for each place of the reservation and of regions at which a block may start.
+/// Where blocks may be: what is committed, and the pieces of regions; the first byte of each, and its bytes.
+fn places() -> impl Iterator<Item = (*mut u8, usize)> {
+    let own = (address_map::slice_address(0), address_map::committed() * SLICE_SIZE);
+    core::iter::once(own).chain(region::places())
+}
+
+/// A bit for each place at which a block may start. Behind them stands what there was of `places` when it was made: threads
+/// that have nothing to do with the heap may commit more.
 struct Marks {
     words: *mut u64,
     bytes: usize,
+    places: *mut (*mut u8, usize),
+    count: usize,
 }
 
 impl Marks {
     fn new() -> Option<Marks> {
-        let supplied: usize = region::places().map(|(_, bytes)| bytes).sum();
-        let all = address_map::committed() * SLICE_SIZE + supplied;
-        let bytes = os::round_up((all / MIN_ALIGN / 8).max(1), os::page_size());
+        let (count, all) = places().fold((0, 0), |(count, all), place| (count + 1, all + place.1));
+        let marks = (all / MIN_ALIGN).div_ceil(u64::BITS as usize) * size_of::<u64>();
+        let list = count * size_of::<(*mut u8, usize)>();
+        let bytes = os::round_up((marks + list).max(1), os::page_size());
         let words: *mut u64 = os::map(bytes).cast();
-        (!words.is_null()).then_some(Marks { words, bytes })
+        if words.is_null() {
+            return None;
+        }
+        let list: *mut (*mut u8, usize) = words.wrapping_byte_add(marks).cast();
+        let (mut noted, mut left) = (0, all);
+        for (start, bytes) in places().take(count) {
+            // One may have become longer.
+            let bytes = bytes.min(left);
+            left -= bytes;
+            // SAFETY: behind the bits there is room for so many.
+            unsafe { list.add(noted).write((start, bytes)) };
+            noted += 1;
+        }
+        Some(Marks { words, bytes, places: list, count: noted })
     }
 
-    /// None for a block in memory that has been committed since, by a thread that has nothing to do with the heap.
+    /// None for a block in memory that has been committed since.
     fn place(&self, block: *const u8) -> Option<(*mut u64, u64)> {
-        let base = address_map::slice_address(0).addr();
-        let mut offset = block.addr().wrapping_sub(base);
-        if address_map::is_supplied(address_map::slice_of(block)) {
-            // Regions have what follows.
-            let mut before = address_map::committed() * SLICE_SIZE;
-            for (start, bytes) in region::places() {
-                if block.addr().wrapping_sub(start.addr()) < bytes {
-                    offset = before + (block.addr() - start.addr());
-                }
-                before += bytes;
+        let mut before = 0;
+        for nth in 0..self.count {
+            // SAFETY: one of the places.
+            let (start, bytes) = unsafe { *self.places.add(nth) };
+            let offset = block.addr().wrapping_sub(start.addr());
+            if offset < bytes {
+                let number = (before + offset) / MIN_ALIGN;
+                return Some((self.words.wrapping_add(number / 64), 1 << (number % 64)));
             }
+            before += bytes;
         }
-        let number = offset / MIN_ALIGN;
-        let is_noted = number / 8 < self.bytes;
-        is_noted.then(|| (self.words.wrapping_add(number / 64), 1 << (number % 64)))
+        None
     }
 
     fn set(&mut self, block: *mut Block) {
@@ -132,7 +152,7 @@ pub unsafe fn visit(
     let Some(mut marks) = Marks::new() else { return false };
     mark_caches(&mut marks);
     let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
-    for (index, owner, class) in heads_from(0).chain(heads_in_regions()) {
+    for (index, owner, class) in all_heads() {
         let at = address_map::slice_address(index);
         let goes_on = if owner == OWNER_LARGE && large::nursery_around(at).is_some() {
             visit_nurseries(at, &is_meant, blocks, &mut each)
@@ -251,10 +271,12 @@ mod tests {
     /// Another thread's cache may have blocks of memory that is newer than the marks.
     #[test]
     fn what_is_beyond_the_marks_is_not_marked() {
-        let page = os::page_size();
-        let mut marks = Marks { words: os::map(page).cast(), bytes: page };
+        crate::allocate(1);
+        let mut marks = Marks::new().expect("memory");
         let inside = address_map::slice_address(0);
-        for distance in [page * 8 * MIN_ALIGN, 1 << 30, 1 << 39] {
+        // SAFETY: the first of the places.
+        let committed = unsafe { (*marks.places).1 };
+        for distance in [committed, 1 << 38, 1 << 39] {
             let beyond = inside.wrapping_add(distance);
             marks.set(beyond.cast());
             assert!(!marks.has(beyond), "{distance}");

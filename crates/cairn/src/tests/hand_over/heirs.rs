@@ -4,8 +4,8 @@ use super::super::alone::alone;
 use super::super::forks::child_does;
 use super::super::heaps::{Other, free};
 use super::shared;
-use crate::base::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
+use crate::base::{NOBODY, SizeClass};
 use crate::heap::{Handle, Heap, handle};
 use crate::map::address_map;
 use crate::os::Got;
@@ -15,7 +15,7 @@ use crate::{HeapId, Stats, allocate, check, closed, heap_of, large, purge, threa
 use core::ptr::{from_ref, null_mut};
 use std::boxed::Box;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Release};
 use std::vec::Vec;
 
 /// As a fork may find a closed heap: its lists and caches are another moment's.
@@ -242,6 +242,61 @@ fn a_child_believes_no_list_of_a_thread_without_a_heap() {
     });
 }
 
+/// A destructor that comes after the allocator's goes on with a heap that its thread has attached.
+extern "C" fn goes_on(work: *mut libc::c_void) {
+    let work: *mut Work = work.cast();
+    // SAFETY: the test's, for this call; the heap is there, and this thread's.
+    unsafe {
+        assert_eq!(thread_number(), 0, "the allocator's destructor has run");
+        let (heap, held) = &mut *work;
+        held.drain(..50).for_each(free);
+        for nth in 0..3000 {
+            let block = heap.allocate(100 + nth % 2 * 2000, 16);
+            assert!(!block.is_null());
+            held.push(block);
+        }
+        expect_nothing_ready(*heap);
+        heap.purge();
+    }
+}
+
+#[test]
+fn a_late_destructor_goes_on_with_what_its_thread_has_attached() {
+    alone(|| {
+        free(allocate(64));
+        let mut key = 0;
+        // SAFETY: the key is valid for writing, the destructor stays loaded.
+        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(goes_on)) }, 0);
+        for is_attached in [true, false] {
+            let other = Other::new();
+            let work = other.does(move || {
+                free(allocate(64));
+                let heap = HeapId::new_owned().expect("memory");
+                // SAFETY: this thread's.
+                let held: Vec<_> = (0..500).map(|_| unsafe { heap.allocate(2000, 16) }).collect();
+                let work = Box::into_raw(Box::new((heap, held)));
+                if !is_attached {
+                    // SAFETY: as above.
+                    unsafe { heap.detach() };
+                }
+                // SAFETY: the key exists.
+                assert_eq!(unsafe { libc::pthread_setspecific(key, work.cast()) }, 0);
+                AtomicPtr::new(work)
+            });
+            other.leaves();
+            // SAFETY: the thread has ended.
+            let (heap, held) = *unsafe { Box::from_raw(work.into_inner()) };
+            assert!(held.iter().all(|&block| heap_of(block) == Some(heap)));
+            let each: HashSet<_> = held.iter().collect();
+            assert_eq!(each.len(), 3450);
+            held.into_iter().for_each(free);
+            // SAFETY: no thread's.
+            unsafe { heap.destroy() };
+            check();
+        }
+    });
+}
+
 /// Another thread has ended the life of a heap's large block, and not taken it out of the heap's list yet, while a third one
 /// takes slices: the child makes anew which slices are free, and finds no block in the list whose slices are.
 #[test]
@@ -282,5 +337,54 @@ fn a_child_has_no_ended_block_in_a_list() {
         owner.store(address_map::OWNER_LARGE, Relaxed);
         // SAFETY: nobody uses it.
         unsafe { heap.destroy() };
+    });
+}
+
+/// A second thread of the child makes whole what others have left behind. Until an owned heap is, nobody finds it free.
+#[test]
+fn a_heap_is_nobodys_when_it_is_whole() {
+    static GO: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn salvages(_: *mut libc::c_void) -> *mut libc::c_void {
+        while GO.load(Acquire) == 0 {
+            core::hint::spin_loop();
+        }
+        pool::salvage::all();
+        null_mut()
+    }
+    alone(|| {
+        let other = Other::new();
+        let heap = other.does(|| {
+            let heap = HeapId::new_owned().expect("memory");
+            heap.use_no_nursery();
+            // SAFETY: this thread's.
+            (0..500).for_each(|_| unsafe { _ = heap.allocate(1000, 16) });
+            let name: *mut Handle = heap.into_raw().as_ptr().cast();
+            // SAFETY: this thread does nothing more with it.
+            unsafe { tear((*name).heap) };
+            heap
+        });
+        assert!(child_does(|| {
+            // Not one of Rust's: such a one salvages as it begins.
+            let thread = crate::start_small_thread(1 << 16, salvages).expect("memory");
+            let name: *mut Handle = heap.into_raw().as_ptr().cast();
+            let held = pool::POOL.lock();
+            GO.store(1, Release);
+            // Spans cannot be given to heaps meanwhile.
+            for _ in 0..300 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                // SAFETY: the heap is there.
+                assert!(unsafe { (*name).user.load(Relaxed) } != NOBODY, "not whole yet");
+            }
+            drop(held);
+            crate::os::join_thread(thread);
+            // SAFETY: a heap that no thread of this process has.
+            unsafe {
+                heap.attach();
+                assert!(!heap.allocate(1000, 16).is_null());
+                check();
+                heap.destroy();
+            }
+        }));
+        core::mem::forget(other);
     });
 }

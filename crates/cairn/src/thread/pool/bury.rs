@@ -11,7 +11,7 @@ use crate::base::{NOBODY, Ordering};
 use crate::heap::handle::{self, salvage_spares};
 use crate::heap::{Handle, Heap, OWNED};
 use crate::large;
-use crate::map::{OWNER_CLOSED, address_map, heads_from, heads_in_regions};
+use crate::map::{OWNER_CLOSED, address_map, all_heads};
 use crate::spans::Span;
 use core::mem::offset_of;
 
@@ -21,6 +21,9 @@ pub(super) fn bury() {
     salvage_spares(|spares| is_dead_owner((spares - offset_of!(Heap, spares)) as u32));
     renew_nurseries();
     renew_spans();
+    // Release: who finds that one is nobody's finds it whole (`closed::attach`).
+    // SAFETY: a handle of a thread that is not here.
+    left().for_each(|name| unsafe { (*name).user.store(NOBODY, Ordering::Release) });
     // Those of threads last: they say who is dead.
     for heap in all().filter(|&heap| is_dead(heap)) {
         // SAFETY: its thread is not in this process; the caller alone buries.
@@ -44,11 +47,16 @@ unsafe fn is_left(name: *mut Handle) -> bool {
         && is_dead_user(name.user_heap, name.user.load(Ordering::Relaxed))
 }
 
+/// The handles of such users.
+fn left() -> impl Iterator<Item = *mut Handle> {
+    // SAFETY: handles that have been made.
+    handle::made().filter(|&name| unsafe { is_left(name) })
+}
+
 /// Gives owned heaps the nurseries that name them. They allocate from them no more.
 fn renew_nurseries() {
-    // SAFETY: the heaps of threads that are not here, until the last line.
+    // SAFETY: the heaps of threads that are not here.
     unsafe {
-        let left = || handle::made().filter(|&name| is_left(name));
         left().for_each(|name| Handle::begin_anew(name));
         for nursery in large::nurseries() {
             let of: *mut Handle = (*nursery).of().cast();
@@ -56,7 +64,6 @@ fn renew_nurseries() {
                 Handle::take_in(of, nursery);
             }
         }
-        left().for_each(|name| (*name).user.store(NOBODY, Ordering::Relaxed));
     }
 }
 
@@ -72,7 +79,7 @@ fn renew_spans() {
         // They have the same user still, who says that they are dead.
         dead().for_each(|heap| Heap::write_over(heap, (*heap).begun_anew()));
         dead().for_each(|heap| (*heap).member.turn.begin_anew());
-        for (index, owner, _) in heads_in_regions().chain(heads_from(0)) {
+        for (index, owner, _) in all_heads() {
             if owner & OWNER_CLOSED == 0 || !is_dead_owner(owner) {
                 continue;
             }

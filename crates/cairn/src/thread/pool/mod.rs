@@ -7,6 +7,7 @@
 //! Story: docs/design/tls.md, docs/design/fork.md
 
 mod bury;
+pub(crate) mod left;
 pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;

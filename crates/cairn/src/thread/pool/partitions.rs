@@ -7,7 +7,7 @@
 //! Story: docs/design/policy.md
 
 use super::take_closed;
-use crate::base::{NOBODY, Ordering, PARTITIONS, Stack};
+use crate::base::{NOBODY, Ordering, PARTITIONS, Stack, fence, in_hardened};
 use crate::heap::Heap;
 use crate::os::Lock;
 use core::ptr::null_mut;
@@ -62,6 +62,31 @@ pub(crate) unsafe fn put_all(of: *mut Heap) {
         if !heap.is_null() {
             // SAFETY: as above.
             unsafe { put(partition, heap) };
+        }
+    }
+}
+
+/// Gives back what is free in the heaps that no thread uses. They are the calling thread's meanwhile, whose heap that is.
+///
+/// # Safety
+/// The calling thread's heap.
+pub(crate) unsafe fn give_back(mine: *mut Heap) {
+    for partition in 0..in_hardened(0, PARTITIONS) {
+        let free = || FREE.lock().get_mut(partition).map_or(null_mut(), Stack::pop);
+        let mut done = Stack::EMPTY;
+        for heap in core::iter::repeat_with(free).take_while(|heap| !heap.is_null()) {
+            // SAFETY: the caller's now.
+            unsafe {
+                (*heap).member.set_user((*mine).thread, mine);
+                // A child that finds a change of it finds its user, too.
+                fence(Ordering::Release);
+                (*heap).give_back();
+                done.push(heap);
+            }
+        }
+        while !done.is_empty() {
+            // SAFETY: as above; nothing in it is free.
+            unsafe { put(partition, done.pop()) };
         }
     }
 }

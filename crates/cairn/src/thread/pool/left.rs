@@ -1,6 +1,6 @@
 //! Owns: heaps that the program has deleted while their blocks live on, and whose memory no other heap may have: those of
-//!   regions.
-//! Idea: they stay as they are. Blocks come home as ever, and who needs memory there collects them.
+//!   regions, and those whose blocks readers may use late.
+//! Idea: they stay as they are. Blocks come home as ever, and who needs memory, or gives back what is free, collects them.
 //! Never: allocates from one.
 //! Threads: any; one lock.
 //! Checked: tests/region.rs
@@ -14,7 +14,7 @@ use crate::thread::pool;
 ///
 /// # Safety
 /// A closed heap of the caller's, which does not use it after this.
-pub(super) unsafe fn keep(heap: *mut Heap) {
+pub(crate) unsafe fn keep(heap: *mut Heap) {
     // SAFETY: the caller's, and the list's from now on.
     unsafe {
         (*heap).member.of = core::ptr::null_mut();
@@ -23,7 +23,7 @@ pub(super) unsafe fn keep(heap: *mut Heap) {
 }
 
 /// Slices of all spans of a closed heap.
-pub(super) fn slices(heap: &Heap) -> usize {
+pub(crate) fn slices(heap: &Heap) -> usize {
     let of_class = |class: SizeClass| {
         let is_active = !heap.active[class.index()].is_null();
         (heap.partial[class.index()].len() + usize::from(is_active)) * class.span_slices()
