@@ -71,10 +71,7 @@ impl Summary {
         let first = stats.nursery_used.min(stats.nurseries.resident);
         Summary {
             held: stats.allocated(),
-            blocks: stats.classes.iter().map(|c| c.in_use).sum::<usize>()
-                + stats.large_blocks
-                + stats.nursery_blocks
-                + stats.mapping_blocks,
+            blocks: stats.blocks(),
             held_resident: small + first + stats.large.resident + stats.mappings.resident,
             between: stats.spans.resident - small + stats.nurseries.resident - first,
             waiting: stats.dirty.resident,
@@ -194,34 +191,49 @@ impl Display for Verdict<'_> {
 
 fn write_table(out: &mut Output, stats: &Stats) -> fmt::Result {
     writeln!(out, "{:36}{:>12}{:>12}", "", "size", "resident")?;
-    row(out, "small blocks, up to 64 KiB", stats.spans)?;
+    let (both, one) =
+        (|amount: Amount| (amount.bytes, Some(amount.resident)), |bytes| (bytes, None));
     let parts = [
-        ("  in use", stats.sum(|c| c.in_use)),
-        ("  free, at hand for a thread", stats.sum(|c| c.cached)),
-        ("  free, among used ones", stats.sum(|c| c.free)),
-        ("  not used so far", stats.sum(|c| c.untouched)),
+        stats.sum(|c| c.in_use),
+        stats.sum(|c| c.cached),
+        stats.sum(|c| c.free),
+        stats.sum(|c| c.untouched),
     ];
-    let parts_sum: usize = parts.iter().map(|p| p.1).sum();
-    for (name, bytes) in parts {
-        single(out, name, bytes)?;
-    }
-    single(out, "  too small a rest for a block", stats.spans.bytes - parts_sum)?;
-    if stats.nurseries.bytes > 0 {
-        row(out, "first blocks of the program's heaps", stats.nurseries)?;
-        single(out, "  in use", stats.nursery_used)?;
-    }
-    row(out, "large blocks in use", stats.large)?;
-    row(out, "larger ones, mapped one by one", stats.mappings)?;
-    row(out, "free, not yet given back", stats.dirty)?;
-    row(out, "cairn's own tables", stats.metadata)?;
-    row(out, "all of cairn", stats.total())?;
-    single(out, "free and given back (addresses only)", stats.clean)?;
+    // Few programs have such blocks: then these rows have no names.
+    let has_nurseries = stats.nurseries.bytes > 0;
+    let [first, first_in_use] =
+        if has_nurseries { ["first blocks of the program's heaps", "  in use"] } else { [""; 2] };
+    let [in_use, cached, free, untouched] = parts.map(one);
     let given_back = usize::try_from(stats.given_back).unwrap_or(usize::MAX);
-    single(out, "given back since the start", given_back)?;
+    let rows = [
+        ("small blocks, up to 64 KiB", both(stats.spans)),
+        ("  in use", in_use),
+        ("  free, at hand for a thread", cached),
+        ("  free, among used ones", free),
+        ("  not used so far", untouched),
+        ("  too small a rest for a block", one(stats.spans.bytes - parts.iter().sum::<usize>())),
+        (first, both(stats.nurseries)),
+        (first_in_use, one(stats.nursery_used)),
+        ("large blocks in use", both(stats.large)),
+        ("larger ones, mapped one by one", both(stats.mappings)),
+        ("free, not yet given back", both(stats.dirty)),
+        ("cairn's own tables", both(stats.metadata)),
+        ("all of cairn", both(stats.total())),
+        ("free and given back (addresses only)", one(stats.clean)),
+        ("given back since the start", one(given_back)),
+    ];
+    for (name, (bytes, resident)) in rows {
+        if name.is_empty() {
+            continue;
+        }
+        write!(out, "{name:36}{:>12}", Size(bytes))?;
+        resident.map_or(Ok(()), |resident| write!(out, "{:>12}", Size(resident)))?;
+        out.add(b"\n");
+    }
     writeln!(
         out,
         "blocks: {} small, {} large, {} mapped; threads' heaps: {} in use of {}",
-        stats.classes.iter().map(|c| c.in_use).sum::<usize>(),
+        stats.blocks() - stats.large_blocks - stats.nursery_blocks - stats.mapping_blocks,
         stats.large_blocks,
         stats.mapping_blocks,
         stats.heaps.0,
@@ -232,14 +244,6 @@ fn write_table(out: &mut Output, stats: &Stats) -> fmt::Result {
         "A block counts with all the bytes it has room for. More in cairn's \
          docs/guide/statistics.md."
     )
-}
-
-fn single(out: &mut Output, name: &str, bytes: usize) -> fmt::Result {
-    writeln!(out, "{name:36}{:>12}", Size(bytes))
-}
-
-fn row(out: &mut Output, name: &str, amount: Amount) -> fmt::Result {
-    writeln!(out, "{name:36}{:>12}{:>12}", Size(amount.bytes), Size(amount.resident))
 }
 
 /// Bytes with a unit and three digits or so: `512 B`, `1.5 KiB`, `250 MiB`.

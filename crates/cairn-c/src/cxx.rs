@@ -3,11 +3,10 @@
 //! is imitated, and no exception ever passes through a Rust frame.
 
 use crate::cxx_catch;
-use crate::cxx_runtime::{allocate, cairn_new_retry, new_handler};
+use crate::cxx_runtime::{NO_PARTITION, allocate, cairn_new_retry, new_handler};
 use cairn::NoMemory;
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The C++ runtime's way out.
 struct Throw;
@@ -16,21 +15,30 @@ impl NoMemory for Throw {
     #[inline(always)]
     fn answer(size: usize, align: usize) -> *mut u8 {
         // SAFETY: the stub's only contract is its types.
-        unsafe { cairn_new_retry(size, align, 0) }
+        unsafe { cairn_new_retry(size, align, NO_PARTITION) }
     }
 }
 
 // The four operators that the others are defined by. A program may replace any of them, and the others have to follow
-// it: what stands in the loader's table under its name. Two of them have a second name of this library's own, which
-// nobody replaces. Where the table has that, no jump of an array form goes through memory: `threadtest` takes 0.92 of the
+// it: what stands in the loader's table under its name. Some have a second name of this library's own, which
+// nobody replaces: no loader has to be asked whose they are, which would wait for a plugin's constructors. Where the table has that, no jump of an array form goes through memory: `threadtest` takes 0.92 of the
 // time on a Zen 5. For a sized `delete` the same gains nothing.
 global_asm!(
-    ".globl _Znwm, _ZdlPv",
+    ".globl _Znwm, _Znam, _ZnwmSt11align_val_t, _ZnamSt11align_val_t, _ZdlPv",
     ".type _Znwm, STT_FUNC",
+    ".type _Znam, STT_FUNC",
+    ".type _ZnwmSt11align_val_t, STT_FUNC",
+    ".type _ZnamSt11align_val_t, STT_FUNC",
     ".type _ZdlPv, STT_FUNC",
     ".set _Znwm, {new}",
+    ".set _Znam, {new_array}",
+    ".set _ZnwmSt11align_val_t, {new_aligned}",
+    ".set _ZnamSt11align_val_t, {new_array_aligned}",
     ".set _ZdlPv, {delete}",
     new = sym new,
+    new_array = sym new_array,
+    new_aligned = sym new_aligned,
+    new_array_aligned = sym new_array_aligned,
     delete = sym delete,
 );
 
@@ -40,7 +48,6 @@ pub(crate) extern "C" fn new(size: usize) -> *mut c_void {
 }
 
 /// `operator new(size_t, std::align_val_t)`.
-#[unsafe(export_name = "_ZnwmSt11align_val_t")]
 pub(crate) extern "C" fn new_aligned(size: usize, align: usize) -> *mut c_void {
     cairn::allocate_aligned_or::<Throw>(size, align).cast()
 }
@@ -147,14 +154,12 @@ macro_rules! resolved {
 
 /// `operator new[](size_t)`. What the program's `operator new` throws passes by no Rust frame.
 #[unsafe(naked)]
-#[unsafe(export_name = "_Znam")]
 pub(crate) unsafe extern "C" fn new_array(_size: usize) -> *mut c_void {
     jump_home!("_Znwm", new)
 }
 
 /// `operator new[](size_t, std::align_val_t)`.
 #[unsafe(naked)]
-#[unsafe(export_name = "_ZnamSt11align_val_t")]
 pub(crate) unsafe extern "C" fn new_array_aligned(_size: usize, _align: usize) -> *mut c_void {
     jump!("_ZnwmSt11align_val_t")
 }
@@ -310,30 +315,15 @@ fn next(name: &CStr) -> *mut c_void {
 
 /// Whether the program has a throwing form of its own where ours might be: then the nothrow
 /// forms are the runtime's, which call it.
+#[inline(never)]
 pub(crate) fn is_replaced() -> bool {
-    const OURS: u8 = 1;
-    const REPLACED: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    if KNOWN.load(Ordering::Relaxed) == 0 {
-        let home = |address: *const c_void| {
-            // SAFETY: zero is a value of the struct, which is valid for writing.
-            unsafe {
-                let mut info: libc::Dl_info = core::mem::zeroed();
-                libc::dladdr(address, &mut info);
-                info.dli_fbase
-            }
-        };
-        let own = home(is_replaced as *const c_void);
-        let forms = [
-            resolved!("_Znwm"),
-            resolved!("_Znam"),
-            resolved!("_ZnwmSt11align_val_t"),
-            resolved!("_ZnamSt11align_val_t"),
-        ];
-        let ours = forms.iter().all(|&form| home(form) == own);
-        KNOWN.store(if ours { OURS } else { REPLACED }, Ordering::Relaxed);
-    }
-    KNOWN.load(Ordering::Relaxed) == REPLACED
+    let forms = [
+        (resolved!("_Znwm"), new as *const c_void),
+        (resolved!("_Znam"), new_array as *const c_void),
+        (resolved!("_ZnwmSt11align_val_t"), new_aligned as *const c_void),
+        (resolved!("_ZnamSt11align_val_t"), new_array_aligned as *const c_void),
+    ];
+    forms.iter().any(|(now, own)| now != own)
 }
 
 /// Ends the process if the block is not one that `operator new` gives for that size and alignment. A program that
@@ -366,7 +356,7 @@ fn retry(size: usize, align: usize) -> *mut c_void {
         if !unsafe { cxx_catch::call(handler) } {
             return core::ptr::null_mut();
         }
-        let p = allocate(size, align, 0);
+        let p = allocate(size, align, NO_PARTITION);
         if !p.is_null() {
             return p.cast();
         }

@@ -176,6 +176,12 @@ extern "C" fn thrower() -> *mut c_void {
     throw
 }
 
+/// What `operator new` names that knows no type.
+pub(crate) const NO_PARTITION: usize = usize::MAX;
+
 pub(crate) extern "C" fn allocate(size: usize, align: usize, partition: usize) -> *mut u8 {
-    cairn::allocate_in(partition, size, align)
+    match partition {
+        NO_PARTITION => cairn::allocate_aligned(size, align),
+        partition => cairn::allocate_in(partition, size, align),
+    }
 }

@@ -37,7 +37,7 @@ global_asm!(
     "mov rdi, [rsp + 16]",
     "mov rsi, [rsp + 8]",
     "mov rcx, rdx",
-    "xor edx, edx",
+    "or rdx, -1",
     "call rcx",
     "mov rdi, rax",
     "mov rsi, [rsp + 16]",
@@ -70,7 +70,7 @@ global_asm!(
     "cbnz x0, 2f",
     "mov x3, x1",
     "ldp x0, x1, [sp, #16]",
-    "mov x2, xzr",
+    "mov x2, #-1",
     "blr x3",
     "ldr x1, [sp, #16]",
     "bl {sized}",
@@ -89,7 +89,7 @@ global_asm!(
 
 type Form = *const ();
 
-/// A block, or null and the function to call instead, with size, alignment, and 0: `form`, if that is the
+/// A block, or null and the function to call instead, with size, alignment, and `NO_PARTITION`: `form`, if that is the
 /// program's, or what `operator new` ends with.
 extern "C" fn attempt(size: usize, align: usize, form: Form) -> SizedPointer {
     let mut instead = form;

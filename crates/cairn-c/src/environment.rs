@@ -127,9 +127,22 @@ fn full_name(rest: &str) -> [u8; PREFIX_BYTES_MAX + 32] {
 
 /// Whether a path is that of what `cairn run` preloads beside the library.
 fn is_beside(path: &[u8], own: &[u8]) -> bool {
-    let folder = own.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
-    let name = path.strip_prefix(&own[..folder]);
-    name.is_some_and(|name| name.starts_with(b"libcairn-plugins-") && !name.contains(&b'/'))
+    let folder = own.len() - file_name(own).len();
+    let name = path.strip_prefix(own.get(..folder).unwrap_or(&[]));
+    name.is_some_and(|name| name.starts_with(b"libcairn-plugins-") && file_name(name) == name)
+}
+
+/// Whether an entry of `LD_PRELOAD` is what the loader has found there: the path, or a name that it has searched for or
+/// filled in.
+fn leads_to(entry: &[u8], own: &[u8]) -> bool {
+    let is_sought = file_name(entry) == entry || entry.contains(&b'$');
+    entry == own || is_sought && file_name(entry) == file_name(own)
+}
+
+/// What is behind the last slash of a path.
+fn file_name(path: &[u8]) -> &[u8] {
+    let folder = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+    path.get(folder..).unwrap_or(&[])
 }
 
 /// Takes this library out of `LD_PRELOAD`, so that children keep their own allocator.
@@ -151,7 +164,7 @@ pub(crate) fn leave_children_alone() {
         let text: *mut u8 = entry.wrapping_add(b"LD_PRELOAD=".len()).cast();
         let mut len = 0;
         for part in list.split(|&b| b == b':' || b == b' ') {
-            if part.is_empty() || part == own || is_beside(part, own) {
+            if part.is_empty() || leads_to(part, own) || is_beside(part, own) {
                 continue;
             }
             // SAFETY: the parts kept so far, with separators, are no longer than the list read.

@@ -3,7 +3,7 @@
 use crate::destination::{Destination, Rank};
 use crate::environment::{self, prefix};
 use crate::json::{Pieces, Writer};
-use crate::report::{process, warn, write_all};
+use crate::report::{process, warn};
 use crate::settings::Text;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -50,7 +50,7 @@ unsafe extern "C" fn to_descriptor(place: *mut c_void, text: *const c_char, n: u
     // SAFETY: as `cairn_profile_write` calls it.
     let (place, text) =
         unsafe { (&mut *place.cast::<Place>(), core::slice::from_raw_parts(text.cast::<u8>(), n)) };
-    place.fails = place.fails || !write_all(place.descriptor, text);
+    place.fails = place.fails || !cairn::write_all(place.descriptor, text);
 }
 
 /// Takes note of the file.

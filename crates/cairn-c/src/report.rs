@@ -59,7 +59,7 @@ impl Output {
 
     fn flush(&mut self) {
         // There is nobody to tell about a failure.
-        write_all(self.descriptor, self.bytes.get(..self.len).unwrap_or(&[]));
+        cairn::write_all(self.descriptor, self.bytes.get(..self.len).unwrap_or(&[]));
         self.len = 0;
     }
 }
@@ -81,20 +81,9 @@ impl Drop for Output {
 }
 
 /// Writes bytes to standard error.
+#[inline(always)]
 pub(crate) fn line(text: &[u8]) {
-    write_all(STDERR, text);
-}
-
-/// Writes bytes; false if that fails.
-pub(crate) fn write_all(descriptor: c_int, mut text: &[u8]) -> bool {
-    while !text.is_empty() {
-        let at = text.as_ptr().expose_provenance();
-        // SAFETY: the slice is valid for reading.
-        let written = unsafe { call(libc::SYS_write, descriptor, [at, text.len(), 0]) };
-        let Ok(written) = usize::try_from(written) else { return false };
-        text = text.get(written..).unwrap_or(&[]);
-    }
-    true
+    cairn::write_all(STDERR, text);
 }
 
 /// Makes a system call about a descriptor. Not the C library's functions: they are cancellation points, others may stand
@@ -167,6 +156,7 @@ extern "C" fn drop_kept_stderr() {
 }
 
 /// Writes a warning of one line.
+#[inline(never)]
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
     let _ = writeln!(Output::to_stderr(), "cairn: {message}");
 }

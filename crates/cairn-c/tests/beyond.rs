@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Loading, Program, passes, passes_in, skip_for_stand_in};
+use common::{Loading, Program, passes, passes_in, run, skip_for_stand_in};
 use std::collections::BTreeMap;
 
 /// They need the header and the library at link time.
@@ -60,7 +60,10 @@ fn statistics_are_json() {
     }
     for loading in [Loading::Linked, Loading::Static] {
         let Some(program) = Program::build("beyond.c", loading) else { continue };
-        let outcome = program.run(&["json"]);
+        let mut command = program.command(&["json"]);
+        // No limit: a number that signed integers hold, too.
+        command.env("CAIRN_MEMORY_SOFT_LIMIT", "never");
+        let outcome = run(command);
         outcome.assert_quiet_success("json");
         let stats: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
         let number = |path: &str| stats.pointer(path).and_then(|value| value.as_u64()).expect(path);
@@ -92,6 +95,7 @@ fn statistics_are_json() {
         number("/clean");
         number("/given_back");
         assert_eq!(stats["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(number("/memory/soft_limit"), i64::MAX as u64);
     }
 }
 

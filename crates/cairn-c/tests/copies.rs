@@ -130,6 +130,19 @@ fn a_plugin_may_come_and_go() {
     passes_in(&SHARED, "endings.cpp", &["plugin_again_and_again", plugin.to_str().expect("plain")]);
 }
 
+/// No `new` asks the loader for anything: it has its lock while a plugin's constructors run.
+#[test]
+fn a_plugins_constructor_may_wait_for_a_thread() {
+    let plugin = compiled("g++", "plugin-waits.so", |cxx| {
+        cxx.args(["-shared", "-std=c++17"]).arg(source_path("plugin_waits.cpp"));
+    });
+    passes_in(
+        &SHARED,
+        "endings.cpp",
+        &["plugin_waits_for_a_thread", plugin.to_str().expect("plain")],
+    );
+}
+
 /// What is bound deeply, without an allocator of its own, finds the C library's.
 #[test]
 fn two_allocators_live_side_by_side() {

@@ -288,6 +288,12 @@ fn children_do_not_inherit_it_when_asked() {
         assert!(seen.contains(other), "{preload} becomes {seen}");
         assert!(!seen.contains(library), "{preload} becomes {seen}");
     }
+    // Names that the loader has searched for or filled in.
+    let folder = std::path::Path::new(library).parent().expect("a folder").to_str().expect("plain");
+    let file = std::path::Path::new(library).file_name().expect("a name").to_str().expect("plain");
+    let settings = [("CAIRN_NO_INHERIT", "1"), ("LD_LIBRARY_PATH", folder)];
+    let sought = preload_of_child(file, &settings);
+    assert!(matches!(sought.as_deref(), Some("(not set)" | "")), "{sought:?}");
     let kept = preload_of_child(library, &[("CAIRN_NO_INHERIT", "0")]);
     assert_eq!(kept.as_deref(), Some(library));
 }

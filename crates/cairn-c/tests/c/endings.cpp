@@ -281,6 +281,13 @@ static void main_ends_while_others_go_on()
 
 // --- plugins ---
 
+// The argument is the path of one whose constructor waits for a thread that allocates.
+static void plugin_waits_for_a_thread()
+{
+    alarm(20);
+    CHECK(dlopen(case_arguments[0], RTLD_NOW) != nullptr, "%s", dlerror());
+}
+
 // The argument is the path of one. It allocates in its constructor and destructor, takes a block
 // of the program's in one thread and leaves blocks to it in two.
 static void plugin_again_and_again()
@@ -322,5 +329,6 @@ static const struct test_case cases[] = {
     {"abort_in_thread_with_handler", abort_in_thread_with_handler},
     {"main_ends_while_others_go_on", main_ends_while_others_go_on},
     {"plugin_again_and_again", plugin_again_and_again},
+    {"plugin_waits_for_a_thread", plugin_waits_for_a_thread},
 };
 MAIN(cases)

@@ -51,6 +51,16 @@ static void calls(void)
     char *moved = cairn_heap_realloc(heap, filled(mine, 100, 5), 3000);
     CHECK(cairn_heap_of(moved) == heap && moved[99] == 5, "a thread's block moves in");
     moved = cairn_heap_realloc(other, moved, 9000);
+    // A large block that is another one's shrinks all the same.
+    for (size_t few = 300000; few > 3000; few /= 50) {
+        char *large = filled(malloc(64 << 20), few, 5);
+        CHECK((large = cairn_heap_realloc(heap, large, few)) && large[few < 5000 ? few - 1 : 4999] == 5, "%zu", few);
+        CHECK(cairn_usable_size(large) < MIB, "%zu", cairn_usable_size(large));
+        large = filled(cairn_heap_malloc(other, 3 << 20), few, 5);
+        CHECK((large = cairn_heap_realloc(heap, large, few)) && large[few < 5000 ? few - 1 : 4999] == 5, "%zu", few);
+        CHECK(cairn_usable_size(large) < MIB, "%zu", cairn_usable_size(large));
+        free(large);
+    }
     CHECK(cairn_heap_of(moved) == other && moved[99] == 5, "from heap to heap");
     CHECK(cairn_heap_of(cairn_heap_realloc(other, moved, 0)) == other, "0 does not free");
     cairn_heap_set_tag(heap, 42);
