@@ -177,6 +177,40 @@ fn forks_of_busy_heaps() {
     });
 }
 
+/// A thread has mappings of a heap grow, which moves them, while another one forks. The child ends the heap.
+#[cfg(not(miri))]
+#[test]
+fn forks_of_a_heap_whose_mappings_move() {
+    explore("forks_of_a_heap_whose_mappings_move", || {
+        Held::allocate(1000).into_iter().for_each(Held::free);
+        let id = crate::HeapId::new_shared().expect("there is memory");
+        let other = spawn(move || {
+            for _ in 0..3 {
+                let mut held = Held::allocate_in(id, 520 * KIB).expect("there is memory");
+                for kib in [700, 900, 1200] {
+                    held.resize(kib * KIB);
+                }
+                held.free();
+            }
+        });
+        for _ in 0..3 {
+            Held::allocate(600 * KIB).into_iter().for_each(Held::free);
+            let child = || {
+                let mine = Held::allocate(600 * KIB);
+                Held::forget_all_of(id);
+                // SAFETY: nobody uses it in this process.
+                unsafe { id.destroy() };
+                mine.into_iter().for_each(Held::free);
+                crate::check();
+            };
+            threads::fork(|| (), child);
+        }
+        finish([other]);
+        // SAFETY: the other thread has ended.
+        unsafe { id.destroy() };
+    });
+}
+
 #[cfg(not(miri))]
 fn busy_heaps(meanwhile: impl Fn(&Heaps, &Bag)) {
     let (heaps, bag) = (Heaps::default(), Bag::default());

@@ -344,6 +344,7 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     mappings.entry(at).owner = null();
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
+    point();
     give(budget, most - bytes.max(mapping.bytes));
     if address.is_null() {
         mappings.entry(at).owner = mapping.owner;

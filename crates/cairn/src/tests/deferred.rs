@@ -380,16 +380,13 @@ fn who_begins_later_calls_nobody() {
     }
     alone(|| {
         on_deferred_free(Some(told), [0; 2]);
-        // Not one of Rust's: such a one allocates as it begins.
-        let begins = || {
-            let thread = crate::start_small_thread(1 << 16, allocates).expect("memory");
-            crate::os::join_thread(thread);
-        };
-        begins();
+        Other::once(|| blocks(100, 5000).into_iter().for_each(free));
         let before = CALLS.load(Ordering::Relaxed);
         assert!(before > 0);
         on_deferred_free(None, [0; 2]);
-        begins();
+        // Not one of Rust's: such a one allocates as it begins.
+        let thread = crate::start_small_thread(1 << 16, allocates).expect("memory");
+        crate::os::join_thread(thread);
         assert_eq!(CALLS.load(Ordering::Relaxed), before);
     });
 }
