@@ -127,22 +127,25 @@ fn full_name(rest: &str) -> [u8; PREFIX_BYTES_MAX + 32] {
 
 /// Whether a path is that of what `cairn run` preloads beside the library.
 fn is_beside(path: &[u8], own: &[u8]) -> bool {
-    let folder = own.len() - file_name(own).len();
+    let folder = own.len() - behind_last(b'/', own).len();
     let name = path.strip_prefix(own.get(..folder).unwrap_or(&[]));
-    name.is_some_and(|name| name.starts_with(b"libcairn-plugins-") && file_name(name) == name)
+    name.is_some_and(|name| {
+        name.starts_with(b"libcairn-plugins-") && behind_last(b'/', name) == name
+    })
 }
 
 /// Whether an entry of `LD_PRELOAD` is what the loader has found there: the path, or a name that it has searched for or
 /// filled in.
 fn leads_to(entry: &[u8], own: &[u8]) -> bool {
-    let is_sought = file_name(entry) == entry || entry.contains(&b'$');
-    entry == own || is_sought && file_name(entry) == file_name(own)
+    let is_sought = behind_last(b'/', entry) == entry || behind_last(b'$', entry) != entry;
+    entry == own || is_sought && behind_last(b'/', entry) == behind_last(b'/', own)
 }
 
-/// What is behind the last slash of a path.
-fn file_name(path: &[u8]) -> &[u8] {
-    let folder = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
-    path.get(folder..).unwrap_or(&[])
+/// What is behind the last of these bytes in a path, or all of it.
+#[inline(never)]
+fn behind_last(byte: u8, path: &[u8]) -> &[u8] {
+    let from = path.iter().rposition(|&b| b == byte).map_or(0, |at| at + 1);
+    path.get(from..).unwrap_or(&[])
 }
 
 /// Takes this library out of `LD_PRELOAD`, so that children keep their own allocator.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Loading, include_dir, passes_in, skip_for_stand_in, skipped};
+use common::{Loading, include_dir, library, passes_in, scratch_dir, skip_for_stand_in, skipped};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,37 @@ fn mimallocs_containers_and_operators_are_there() {
 fn a_program_of_jemallocs_runs() {
     compat_pass(
         "compat_jemalloc.c",
-        &["sizes", "resizing", "in_place", "control", "options", "arenas"],
+        &["sizes", "resizing", "in_place", "control", "options", "arenas", "purges_all"],
     );
+}
+
+/// Compilers hold a block of malloc for no larger than its request; what has grown in its place is.
+#[test]
+fn what_has_grown_in_its_place_may_be_filled() {
+    const SOURCE: &str = "
+        #include <mimalloc.h>
+        #include <string.h>
+        int main(void)
+        {
+            char *p = mi_malloc(100), *q = mi_expand(p, mi_good_size(100));
+            if (q) memset(q, 0, 112);
+            return q == NULL;
+        }
+    ";
+    if skip_for_stand_in() {
+        return;
+    }
+    let program = scratch_dir().join(format!("fortified-{}", std::process::id()));
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-D_FORTIFY_SOURCE=2", "-x", "c", "-", "-x", "none", "-o"]).arg(&program);
+    command.arg("-I").arg(compat_dir()).arg(&library().shared).stdin(Stdio::piped());
+    let mut child = command.spawn().expect("the compiler is there");
+    child.stdin.take().expect("a pipe").write_all(SOURCE.as_bytes()).expect("it reads");
+    assert!(child.wait().expect("it ends").success());
+    let folder = library().shared.parent().expect("a folder");
+    let status = Command::new(&program).env("LD_LIBRARY_PATH", folder).status().expect("it runs");
+    std::fs::remove_file(&program).expect("it was just written");
+    assert!(status.success(), "{status}");
 }
 
 #[test]

@@ -73,3 +73,49 @@ fn a_part_has_one_user() {
         assert_ne!(parts[0].get(), parts[1].get(), "two threads at work use one part");
     });
 }
+
+/// A thread has the parts of ended ones give back, while another one comes for one of them, and goes on with it.
+#[test]
+fn a_part_that_gives_back_has_one_user() {
+    check(FEW, |_| {
+        assert!(thread::start());
+        let heaps = [(); 6].map(|()| pool::take_any(1));
+        for heap in heaps {
+            // SAFETY: this thread's alone.
+            unsafe {
+                (*heap).member.user.load(Ordering::Relaxed);
+                pool::put_closed(heap);
+            }
+        }
+        arrive(0);
+        let shared = Sent(closed::create(SHARED, None).cast::<()>());
+        let part = move || {
+            // SAFETY: the heap is there.
+            unsafe { closed::of_thread(shared.get().cast(), |part: *mut Heap| part.addr()) }
+        };
+        part();
+        // Two, for who has them give back takes one over.
+        let second = spawn(move || {
+            arrive(3);
+            part();
+            leave();
+        });
+        finish([second]);
+        leave();
+        let comes = spawn(move || {
+            arrive(1);
+            let got: *mut Heap = core::ptr::with_exposed_provenance_mut(part());
+            touched(got);
+            Sent(got.addr())
+        });
+        arrive(2);
+        // SAFETY: the heap is there.
+        unsafe { closed::trim_mine(shared.get().cast()) };
+        for got in finish([comes]) {
+            let got: *mut Heap = core::ptr::with_exposed_provenance_mut(got.get());
+            // SAFETY: parts are there as long as their heap.
+            let user = unsafe { (*got).member.user.load(Ordering::Relaxed) };
+            assert_eq!(user, FIRST + STEP, "its thread, which is at work");
+        }
+    });
+}

@@ -53,13 +53,18 @@ static inline size_t cairn_product(size_t count, size_t size) {
     return size != 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size;
 }
 
+/* A block that compilers know nothing of: they hold one of malloc for no larger than what was asked for. */
+static inline void *cairn_of_any_size(void *block) {
+    __asm__("" : "+r"(block));
+    return block;
+}
+
 /*
  * Zeroes the bytes of a block from `from` up to `to`, which is at most its usable size. Compilers believe that it ends
  * where its request did; they are not to know whose block it is.
  */
 static inline void cairn_zero(void *block, size_t from, size_t to) {
-    __asm__("" : "+r"(block));
-    if (to > from) memset((char *)block + from, 0, to - from);
+    if (to > from) memset((char *)cairn_of_any_size(block) + from, 0, to - from);
 }
 
 /* realloc for which 0 bytes are a size like others. */

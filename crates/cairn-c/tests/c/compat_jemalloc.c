@@ -232,6 +232,30 @@ static int asks(const char *what, unsigned arena)
     return mallctl(name, NULL, NULL, NULL, 0);
 }
 
+/* Blocks of an arena that another thread frees. */
+static void *fills(void *arena)
+{
+    static void *held[5000];
+    for (size_t i = 0; i < COUNT_OF(held); i++) {
+        held[i] = mallocx(4000, MALLOCX_ARENA(*(unsigned *)arena));
+        memset(held[i], 1, 4000);
+    }
+    return held;
+}
+
+static void purges_all(void)
+{
+    unsigned one = created();
+    pthread_t thread;
+    void *held;
+    pthread_create(&thread, NULL, fills, &one), pthread_join(thread, &held);
+    size_t resident = figure("stats.resident");
+    for (int i = 0; i < 5000; i++) dallocx(((void **)held)[i], 0);
+    CHECK(mallctl("arena.4096.purge", NULL, NULL, NULL, 0) == 0, "purge");
+    CHECK(figure("stats.resident") < resident - 15 * MIB, "%zu of %zu", figure("stats.resident"), resident);
+    CHECK(asks("destroy", one) == 0, "it ends");
+}
+
 static void arenas(void)
 {
     unsigned one = created(), other = created(), count;
@@ -270,6 +294,6 @@ static void arenas(void)
 
 static const struct test_case cases[] = {
     {"sizes", sizes}, {"resizing", resizing}, {"in_place", in_place}, {"control", control}, {"options", options},
-    {"arenas", arenas},
+    {"arenas", arenas}, {"purges_all", purges_all},
 };
 MAIN(cases)

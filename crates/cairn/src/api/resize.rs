@@ -159,8 +159,8 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     }
 }
 
-/// As `resize_large`; at the hard limit once more when what is free has gone, and when the program has been told: in its place a
-/// block needs less than beside it.
+/// As `resize_large`; a mapping that the hard limit keeps from growing once more when what is free has gone, and when the program
+/// has been told: in its place it needs less than beside it. Null if that does not help, either.
 ///
 /// # Safety
 /// As for `resize_large`.
@@ -169,8 +169,13 @@ pub(crate) unsafe fn resize_or_give_back(p: *mut u8, size: usize, align: usize) 
     let resize = || unsafe { resize_large(p, size, align) };
     resize().or_else(|| {
         let more = size.saturating_sub(large_usable(p)?);
-        (more > 0 && limit::hard() > 0 && arena::counted() + more > limit::hard())
-            .then(|| thread::retry_in_shortage(more, resize))?
+        let is_short =
+            || limit::hard() > 0 && arena::counted().saturating_add(more) > limit::hard();
+        let is_mapping = !address_map::contains(p) && guards::usable_size(p).is_none();
+        if more == 0 || !is_mapping || large::is_read_by_others(p) || !is_short() {
+            return None;
+        }
+        thread::retry_in_shortage(more, resize).or_else(|| is_short().then_some(null_mut()))
     })
 }
 

@@ -52,16 +52,14 @@ fn mine() -> *mut Spares {
     unsafe { if (*heap).role != Role::Free { &raw mut (*heap).spares } else { null_mut() } }
 }
 
-/// Makes a heap, `OWNED` or `SHARED`, which no thread has attached, in a region if one is given; null if there is no memory
-/// for it.
+/// Makes a heap, `OWNED` or `SHARED`, which no thread has attached, in a region if one is given, which counts it already; null
+/// if there is no memory for it.
 pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Handle {
-    if !thread::start() {
-        return null_mut();
-    }
     // SAFETY: the calling thread's.
-    let name = unsafe { Handle::create(mine(), kind, region) };
-    if !name.is_null() {
-        region.into_iter().for_each(region::heap_begins);
+    let made = thread::start().then(|| unsafe { Handle::create(mine(), kind, region) });
+    let name = made.unwrap_or(null_mut());
+    if name.is_null() {
+        region.into_iter().for_each(region::heap_ends);
     }
     name
 }
@@ -333,7 +331,7 @@ pub(crate) unsafe fn allocate_large(
     align: usize,
 ) -> large::Allocated {
     os::notice_fork();
-    if size > isize::MAX as usize || align > isize::MAX as usize {
+    if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
         return large::Allocated::NONE;
     }
     // SAFETY: the heap is the calling thread's.
@@ -450,6 +448,6 @@ unsafe fn tell(name: *mut Handle) {
         // SAFETY: stored by `set_limits` out of such a function.
         let told = unsafe { core::mem::transmute::<*mut (), Told>(told) };
         // Nothing of the heap is under way: it may be used.
-        told(name, words);
+        os::without_panic(|| told(name, words));
     }
 }

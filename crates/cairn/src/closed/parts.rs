@@ -123,8 +123,9 @@ pub(super) unsafe fn give_back_left(shared: *mut Handle) {
                 // A child that finds a change of the part finds its user, too.
                 fence(Ordering::Release);
                 (*part).give_back();
-                // A child that finds no user finds all that was changed.
+                // A child that finds no user finds all that was changed. Under the lock: so does who takes it next.
                 fence(Ordering::Release);
+                let _held = handle::PARTS.lock();
                 (*part).member.set_user(NOBODY, null());
             }
         };

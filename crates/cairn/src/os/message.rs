@@ -84,6 +84,22 @@ pub(crate) fn fatal(call: &str, pointer: *const u8, reason: &str) -> ! {
     abort()
 }
 
+/// Calls a function of the program's inside an allocation. Through that no panic may pass: it ends the process.
+#[inline(always)]
+pub(crate) fn without_panic<R>(call: impl FnOnce() -> R) -> R {
+    struct Panicked;
+    impl Drop for Panicked {
+        fn drop(&mut self) {
+            write_stderr(b"cairn: a function that is called inside of allocations has panicked\n");
+            abort()
+        }
+    }
+    let panicked = Panicked;
+    let result = call();
+    core::mem::forget(panicked);
+    result
+}
+
 /// Says `cairn: REASON` and aborts: an invariant does not hold, most likely because the program has
 /// freed a block twice, or written where it must not.
 #[cold]

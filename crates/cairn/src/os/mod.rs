@@ -19,7 +19,7 @@ pub(crate) use lock::{
     Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,
     settled_notices,
 };
-pub(crate) use message::{Message, broken, fatal};
+pub(crate) use message::{Message, broken, fatal, without_panic};
 pub(crate) use presence::{Presence, Round, may_look};
 pub(crate) use turn::{Got, Turn};
 

@@ -6,7 +6,7 @@
 //! Story: docs/design/upkeep.md
 
 use crate::base::{AtomicUsize, Ordering};
-use crate::os::Lock;
+use crate::os::{self, Lock};
 
 /// Frees what the program has put off: a bounded part of it, or, with `force`, all that can go. `heartbeat` counts the calls on
 /// this thread, from 1 on. `words` are those that it was registered with.
@@ -103,7 +103,7 @@ impl Deferred {
             }
             (*beats).is_inside = true;
             (*beats).count += 1;
-            call(reason == Reason::Need, (*beats).count, words);
+            os::without_panic(|| call(reason == Reason::Need, (*beats).count, words));
             (*beats).is_inside = false;
         }
         true

@@ -427,7 +427,7 @@ pub(crate) fn tell(block: *mut u8, size: usize) {
     if !told.is_null() {
         // SAFETY: stored by `set` out of such a function.
         let told: Told = unsafe { core::mem::transmute(told) };
-        told(block, size);
+        os::without_panic(|| told(block, size));
     }
 }
 

@@ -7,7 +7,7 @@
 //! Story: docs/design/purging.md
 
 use crate::base::{Apart, AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::os::{self, Group, Guard, Lock};
+use crate::os::{self, Group};
 
 // What the guide promises.
 
@@ -72,9 +72,7 @@ static NEAR: AtomicBool = AtomicBool::new(false);
 /// Nobody has told the program of it yet.
 static PENDING: AtomicBool = AtomicBool::new(false);
 
-/// The group, if there is one; None: nobody has looked for it.
-static GROUP: Lock<Option<Option<Group>>> = Lock::new(None);
-/// Somebody looks at it.
+/// Somebody looks at the group.
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
 /// As a soft limit: none, and nobody asks the group.
@@ -166,7 +164,6 @@ fn near(limit: usize) -> usize {
 }
 
 /// What the group has when so much counts here, and `beside` else.
-#[inline(never)]
 fn of_group(counted: usize, beside: &AtomicUsize) -> usize {
     counted.saturating_add_signed(beside.load(Ordering::Relaxed).cast_signed())
 }
@@ -233,6 +230,8 @@ pub(crate) fn must_look(counted: usize) -> bool {
 pub(crate) enum Why {
     /// A purge delay is over.
     Time,
+    /// The purge thread looks, perhaps many times in one.
+    Watch,
     /// So many bytes more count than before, and nobody has touched them.
     Growth(usize),
 }
@@ -241,7 +240,7 @@ pub(crate) enum Why {
 #[inline(never)]
 pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
     // Who needs memory does not wait for another's look; who comes once in a delay does.
-    let is_waiting = why == Why::Time;
+    let is_waiting = !matches!(why, Why::Growth(_));
     if get()[0] == NO_GROUP || !is_waiting && LOOKING.swap(true, Ordering::Relaxed) {
         return None;
     }
@@ -253,34 +252,26 @@ pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
     found
 }
 
-/// The group, looked for if nobody has.
-#[inline(never)]
-fn known_group() -> Guard<'static, Option<Option<Group>>> {
-    let mut group = GROUP.lock();
-    group.get_or_insert_with(Group::find);
-    group
-}
-
 /// Asks the group for something; None if there is none, or if nobody may.
 pub(crate) fn with_group<T>(ask: impl FnOnce(&Group) -> T) -> Option<T> {
-    (get()[0] != NO_GROUP).then(known_group)?.as_ref()?.as_ref().map(ask)
+    (get()[0] != NO_GROUP).then(Group::known)?.as_ref()?.as_ref().map(ask)
 }
 
 fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
-    let known = known_group();
+    let mut known = Group::known();
     let group = known.as_ref().and_then(Option::as_ref);
     let Some(found) = group.and_then(Group::usage) else {
-        // Without a group nobody looks again; one whose limit has gone may get another.
+        // Without a group nobody looks again; one whose limit has gone may get another, or the process be in another one.
         let again = counted.saturating_mul(2).max(LOOK_FROM);
-        let next = if group.is_some() { again } else { usize::MAX };
-        LOOK_AT.store(next, Ordering::Relaxed);
+        LOOK_AT.store(if group.is_some() { again } else { usize::MAX }, Ordering::Relaxed);
+        known.take_if(|known| known.is_some());
         GROUP_MOST.store(0, Ordering::Relaxed);
         return None;
     };
     COME.store(0, Ordering::Relaxed);
     let touched = match why {
         Why::Growth(bytes) => counted.saturating_sub(bytes),
-        Why::Time => counted,
+        Why::Time | Why::Watch => counted,
     };
     let most = usize::try_from(found.limit).unwrap_or(usize::MAX).max(GROUP_LEAST);
     let mut used = usize::try_from(found.used).unwrap_or(usize::MAX);
@@ -395,7 +386,9 @@ pub(crate) fn take_pending() -> bool {
 
 /// In a forked child, before it has a second thread: nobody looks, or purges. The child may be in another group soon.
 pub(crate) fn settle_in_child() {
-    GROUP.give_up_in_child(None);
+    Group::forget_in_child();
+    LOOK_AT.store(if get()[0] == NO_GROUP { usize::MAX } else { LOOK_FROM }, Ordering::Relaxed);
+    judge_watch();
     LOOKING.store(false, Ordering::Relaxed);
     NEXT_NS.store(0, Ordering::Relaxed);
 }

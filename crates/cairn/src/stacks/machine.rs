@@ -59,6 +59,25 @@ pub(crate) fn registers() -> Registers {
     Registers { instruction, stack, frame }
 }
 
+/// An address in code without the signature that processors with pointer authentication put into it; any other word is some word.
+#[inline(always)]
+pub(crate) fn unsigned(word: usize) -> usize {
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    {
+        let plain;
+        // SAFETY: changes one register; nothing on processors that do not know it.
+        unsafe {
+            core::arch::asm!(
+                "hint #7", inout("x30") word => plain,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        plain
+    }
+    #[cfg(not(all(target_arch = "aarch64", not(miri))))]
+    word
+}
+
 /// A word of a stack. By assembly: the address sanitizer takes what lies between variables for an error.
 ///
 /// # Safety

@@ -113,7 +113,8 @@ impl Stack {
     }
 
     fn known(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.words.iter().copied().enumerate().take(self.count)
+        let words = self.words.iter().map(|&word| machine::unsigned(word));
+        words.enumerate().take(self.count)
     }
 
     /// The two words at an address of the stack, which is read on there if need be.
@@ -124,7 +125,8 @@ impl Stack {
             self.read_on(at);
             place = 0;
         }
-        (self.count >= 2).then_some((*self.words.get(place)?, *self.words.get(place + 1)?))
+        let [first, second] = [*self.words.get(place)?, *self.words.get(place + 1)?];
+        (self.count >= 2).then_some((first, machine::unsigned(second)))
     }
 
     /// Whether a word can be an address in code: it is none in the stack or the reservation.
@@ -391,7 +393,7 @@ pub(crate) fn interrupted(registers: Registers) -> Calls {
     stack = Stack::read(registers.stack);
     let mut count = 1;
     // A function that has no frame, as memcpy, has its return address on top.
-    let top = stack.words[0];
+    let top = machine::unsigned(stack.words[0]);
     let around = stack.pair(registers.frame).map(|(_, back)| back);
     if Some(top) != around && stack.can_be_code(top) && is_return(top) {
         calls[1] = top;

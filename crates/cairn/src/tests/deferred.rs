@@ -390,3 +390,16 @@ fn who_begins_later_calls_nobody() {
         assert_eq!(CALLS.load(Ordering::Relaxed), before);
     });
 }
+
+/// No panic passes through an allocation: whoever has asked for it may not be unwound.
+#[test]
+fn a_panic_ends_the_process() {
+    alone(|| {
+        let said = super::misuse::last_words(|| {
+            std::panic::set_hook(std::boxed::Box::new(|_| ()));
+            on_deferred_free(Some(|_, _, _| panic!("on purpose")), [0; 2]);
+            let _ = std::panic::catch_unwind(|| blocks(100, 5000).len());
+        });
+        assert!(said.contains("called inside of allocations has panicked"), "{said}");
+    });
+}

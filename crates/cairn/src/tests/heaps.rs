@@ -502,3 +502,35 @@ fn a_thread_that_leaves_during_frees_keeps_nothing() {
         check();
     });
 }
+
+/// Safe functions take any number for an alignment.
+#[test]
+fn no_alignment_does_harm() {
+    alone(|| {
+        let (own, shared) =
+            (crate::Heap::new().expect("memory"), crate::Heap::shared().expect("memory"));
+        for align in [0, 3, 24, 40_000, 48 << 10, (1 << 20) + 1, usize::MAX] {
+            for size in [1, 100, 2000, 100_000] {
+                let mut batch = [core::ptr::null_mut(); 2];
+                let got = own.allocate_batch(size, align, &mut batch);
+                let all = [
+                    own.allocate(size, align),
+                    own.allocate_zeroed(size, align),
+                    shared.allocate(size, align),
+                    shared.allocate_zeroed(size, align),
+                ];
+                for block in all.into_iter().chain(batch.into_iter().take(got)) {
+                    // SAFETY: null, or a new block.
+                    unsafe {
+                        assert!(block.is_null() || crate::usable_size(block) >= size);
+                        if !block.is_null() {
+                            block.write_bytes(7, size);
+                        }
+                    }
+                    free(block);
+                }
+            }
+        }
+        check();
+    });
+}

@@ -241,3 +241,30 @@ fn what_is_free_in_partitions_goes() {
 fn free_one() {
     free(allocate(64));
 }
+
+/// While one thread has what is free given back, others find the heaps of a partition, and make none.
+#[test]
+fn heaps_of_partitions_are_hidden_one_at_a_time() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static DONE: AtomicBool = AtomicBool::new(false);
+    alone(|| {
+        free(allocate(64));
+        let others: Vec<_> = (0..40).map(|_| Other::new()).collect();
+        others.iter().for_each(|other| other.does(|| _ = in_partition(3, 64, 1)));
+        others.into_iter().for_each(Other::leaves);
+        let purges = thread::spawn(|| {
+            while !DONE.load(Ordering::Relaxed) {
+                purge();
+            }
+        });
+        let made = || crate::thread::pool::all().count();
+        let before = made();
+        for _ in 0..3000 {
+            in_partition(3, 64, 1).into_iter().for_each(free);
+            crate::thread_idle();
+        }
+        DONE.store(true, Ordering::Relaxed);
+        purges.join().expect("it ends");
+        assert!(made() < before + 10, "{} more", made() - before);
+    });
+}

@@ -484,3 +484,22 @@ fn what_is_below_locked_memory_goes() {
         assert_eq!(arena::purge_all(), 0);
     });
 }
+
+/// A whole frame below that is locked keeps nothing above it that lies scattered.
+#[test]
+fn what_is_above_a_locked_frame_goes() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(12 * CHUNK_SLICES, false).next_multiple_of(2 * CHUNK_SLICES);
+        model.give(index, 2 * CHUNK_SLICES, true);
+        model.give(index + 6 * CHUNK_SLICES, 8, true);
+        let at = address_map::slice_address(index + 7);
+        // SAFETY: memory of nobody's.
+        if unsafe { libc::mlock(at.cast(), 1) } != 0 {
+            return;
+        }
+        let gone = arena::purge_all();
+        assert!(gone >= 8 * SLICE_SIZE, "{gone}");
+        assert_eq!(arena::purge_all(), 0);
+    });
+}

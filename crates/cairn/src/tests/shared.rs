@@ -224,3 +224,23 @@ fn parts_of_ended_threads_give_back() {
         check();
     });
 }
+
+/// What a thread had is nobody's when it has ended.
+#[test]
+fn an_ended_thread_owns_nothing() {
+    alone(|| {
+        let (shared, other) = (Arc::new(Heap::shared().expect("memory")), Other::new());
+        let heap = shared.clone();
+        let (all, number) = other.does(move || {
+            let own = crate::HeapId::new_owned().expect("memory");
+            // SAFETY: this thread's.
+            let mut all = unsafe { std::vec![own.allocate(100, 16), own.allocate(5000, 16)] };
+            all.extend(blocks(&heap, 3000, 1));
+            (all, thread_number())
+        });
+        assert!(number > 0 && all.iter().all(|&block| owner_thread(block) == number));
+        other.leaves();
+        assert!(all.iter().all(|&block| owner_thread(block) == 0));
+        all.into_iter().for_each(free);
+    });
+}

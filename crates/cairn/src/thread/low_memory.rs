@@ -49,7 +49,7 @@ pub(crate) fn call(size: usize) -> bool {
     if INSIDE.compare_exchange(0, os::thread_token(), order, order).is_err() {
         return false;
     }
-    call(size, words);
+    os::without_panic(|| call(size, words));
     INSIDE.store(0, order);
     true
 }

@@ -241,8 +241,6 @@ fn lend() -> *mut Heap {
 }
 
 /// Takes it from the thread, which had `before`.
-#[cold]
-#[inline(never)]
 fn take_back(heap: *mut Heap, before: *mut Heap) {
     if !heap.is_null() {
         tls::set(before);

@@ -89,7 +89,9 @@ fn begin() -> bool {
 extern "C" fn begin_in_child() {
     // The parent's is not here, and the thread that forks is the first one. Without memory for
     // another the child goes on without.
-    start();
+    if STATE.load(Ordering::Relaxed) == ASKED {
+        start();
+    }
 }
 
 /// Starts the thread.
@@ -147,9 +149,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 /// Gives back all there is if the group is near its limit; how long it cannot be full after that, in
 /// milliseconds.
 fn relieve() -> usize {
-    // It looks more often than is forgotten by time.
     let found =
-        limit::may_have_group().then(|| limit::look(arena::counted(), Why::Growth(0))).flatten();
+        limit::may_have_group().then(|| limit::look(arena::counted(), Why::Watch)).flatten();
     let Some(GroupUse { used, limit }) = found else { return usize::MAX };
     let left = limit.saturating_sub(used);
     let in_vain = left < limit / GROUP_NEAR && purge() < GROUP_WORTHWHILE;

@@ -34,7 +34,6 @@ fn gives_back(size: usize) -> bool {
 
 /// Tells the program that an allocation fails at the hard limit, if there is one and the size is any; whether it has been
 /// called.
-#[inline(never)]
 fn tell_of(size: usize) -> bool {
     limit::hard() > 0 && size <= isize::MAX as usize && low_memory::call(size.max(1))
 }

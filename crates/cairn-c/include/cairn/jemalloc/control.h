@@ -253,9 +253,11 @@ static inline int cairn_je_control(size_t node, size_t number, void *old, size_t
     /* What threads have is one: it is done for all of them. */
     case CAIRN_JE_PURGE:
     case CAIRN_JE_DECAY:
-        if (cairn_je_heap(number)) cairn_heap_purge(cairn_je_heap(number));
-        else cairn_purge();
-        return 0;
+        if (cairn_je_heap(number)) return cairn_heap_purge(cairn_je_heap(number)), 0;
+        for (arenas = 1; number == MALLCTL_ARENAS_ALL && arenas < CAIRN_JE_HEAPS; arenas++) {
+            if (cairn_je_heap(arenas)) cairn_heap_purge(cairn_je_heap(arenas));
+        }
+        return cairn_purge(), 0;
     case CAIRN_JE_CREATE: return cairn_je_create(old, old_size);
     case CAIRN_JE_LOOKUP: return cairn_je_lookup(old, old_size, new_value, new_size);
     case CAIRN_JE_DESTROY: return cairn_je_empty(number, true);

@@ -62,7 +62,7 @@ static inline void *cairn_mi_resize_at(mi_heap_t *heap, void *block, size_t size
     if (align <= 16 && offset % align == 0) return cairn_mi_resize(heap, block, size, zero);
     if (block && ((uintptr_t)block + offset) % align == 0 && size >= old - old / 2 && cairn_try_expand(block, size)) {
         if (zero) cairn_zero(block, old, cairn_usable_size(block));
-        return block;
+        return cairn_of_any_size(block);
     }
     moved = offset % align ? cairn_aligned_alloc_at(align, offset, size) : cairn_mi_alloc(heap, align, size);
     if (!moved) return NULL;
@@ -147,7 +147,9 @@ static inline int mi_reallocarr(void *place, size_t count, size_t size) {
 }
 
 /* In place, or not at all. */
-static inline void *mi_expand(void *block, size_t size) { return cairn_try_expand(block, size) ? block : NULL; }
+static inline void *mi_expand(void *block, size_t size) {
+    return cairn_try_expand(block, size) ? cairn_of_any_size(block) : NULL;
+}
 static inline void *mi__expand(void *block, size_t size) {
     void *expanded = mi_expand(block, size);
     if (!expanded) errno = ENOMEM;

@@ -85,6 +85,9 @@ pub enum RegionError {
     Hardened,
 }
 
+/// The serial of a region that is being ended: no name.
+const ENDING: usize = usize::MAX;
+
 struct Region {
     calls: RegionCalls,
     /// The number of this region, which no other has had or will have; 0: there is none.
@@ -176,10 +179,14 @@ pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
     Some((number, serial * REGION_PIECES + number))
 }
 
-/// The number of the region of that name; None if there is none.
-pub(crate) fn number(name: usize) -> Option<usize> {
+/// The number of the region of that name, from which so many heaps more begin to allocate; None if there is none.
+pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
     let (serial, number) = (name / REGION_PIECES, name % REGION_PIECES);
-    (serial > 0 && REGIONS.lock().region(number).serial == serial).then_some(number)
+    let mut all = REGIONS.lock();
+    let region = all.region(number);
+    let is_there = serial > 0 && region.serial == serial;
+    region.heaps += if is_there { heaps } else { 0 };
+    is_there.then_some(number)
 }
 
 /// What the program does for it; None if more memory would be of no use.
@@ -215,10 +222,16 @@ pub(crate) fn insert(mut piece: Piece) {
 /// Ends a region in which nothing is in use: `gone` is called with each piece, and has to forget its place. False, and nothing is done, if something is in use. Nobody else uses the region meanwhile.
 pub(crate) fn end(region: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
     let mut all = REGIONS.lock();
-    if all.region(region).heaps > 0 || all.pieces(region).any(|piece| piece.free < piece.slices) {
+    let is_there = ![0, ENDING].contains(&all.region(region).serial);
+    if !is_there
+        || all.region(region).heaps > 0
+        || all.pieces(region).any(|piece| piece.free < piece.slices)
+    {
         return false;
     }
     let calls = all.region(region).calls;
+    // Under the same lock: no heap begins there any more.
+    all.region(region).serial = ENDING;
     drop(all);
     while let Some(mut piece) = take_piece(region) {
         gone(piece.start, piece.slices);
@@ -258,12 +271,7 @@ pub(crate) fn forget_place(start: *mut u8) {
     }
 }
 
-/// A heap begins to allocate from a region.
-pub(crate) fn heap_begins(region: usize) {
-    REGIONS.lock().region(region).heaps += 1;
-}
-
-/// One ends that has.
+/// A heap ends that has allocated from it.
 pub(crate) fn heap_ends(region: usize) {
     REGIONS.lock().region(region).heaps -= 1;
 }

@@ -3,12 +3,13 @@
 //!   They are opened and closed each time: a descriptor that is kept shows in the program, which may
 //!   close it.
 //! Never: allocates, or keeps a file open.
-//! Threads: any; holds nothing.
+//! Threads: any; one lock, for which group it is and while its files are read.
 //! Checked: the purge thread's tests of the C layer, in groups of their own.
 //! Story: docs/design/purging.md
 
 use super::read_file;
 use crate::os::tuning::CGROUP_PATH_BYTES;
+use crate::os::{Guard, Lock};
 use core::ffi::CStr;
 
 /// From here on it is none: what the first version says where there is none.
@@ -49,6 +50,9 @@ pub(crate) struct Group {
     folder: Path,
 }
 
+/// It, if there is one; None: nobody has looked for it.
+static GROUP: Lock<Option<Option<Group>>> = Lock::new(None);
+
 /// What a group has, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupUse {
@@ -57,9 +61,25 @@ pub(crate) struct GroupUse {
 }
 
 impl Group {
+    /// It, looked for if nobody has: None where there is none.
+    #[inline(never)]
+    pub(crate) fn known() -> Guard<'static, Option<Option<Group>>> {
+        let mut group = GROUP.lock();
+        group.get_or_insert_with(Group::find);
+        group
+    }
+
+    /// In a forked child, before it has a second thread: it may be in another group soon.
+    pub(crate) fn forget_in_child() {
+        GROUP.settle_in_child();
+        // SAFETY: there is one thread; if it was looking, it finds nothing, and looks again.
+        unsafe { *GROUP.alone() = None };
+    }
+
     /// Looks for it; None if no group has a limit, or none that can be seen.
-    pub(crate) fn find() -> Option<Group> {
-        let mut room = [0; ROOM];
+    fn find() -> Option<Group> {
+        // The first version has a line for each of a dozen groups.
+        let mut room = [0; 2 * ROOM];
         let list = read_file(c"/proc/self/cgroup", &mut room)?;
         let (version, path) = place(list)?;
         let mut lowest: Option<(u64, Group)> = None;

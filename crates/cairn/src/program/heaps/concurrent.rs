@@ -6,10 +6,10 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::HeapId;
-use crate::base::{HARDENED, MIN_ALIGN, Ordering, shares};
+use crate::base::{HARDENED, MIN_ALIGN, Ordering};
 use crate::heap::{Handle, Heap, SHARED};
 pub use crate::spans::HEAD_MAX;
-use crate::{api, closed, large, map::address_map, thread};
+use crate::{api, closed, large, map::address_map, thread, thread::pool};
 use core::ptr::NonNull;
 
 impl HeapId {
@@ -106,11 +106,12 @@ impl HeapId {
 /// ```
 #[must_use]
 pub fn owner_thread(p: *const u8) -> usize {
-    let user = |user: usize| if user == shares::NOBODY { 0 } else { user };
+    // Of a thread that has ended it is nobody's.
+    let user = |heap: *const Heap, user: usize| if pool::is_at_work(heap, user) { user } else { 0 };
     if let Some(nursery) = large::nursery_around(p) {
         // SAFETY: null, or a handle: those are never unmapped.
         let name = unsafe { nursery.of().cast::<Handle>().as_ref() };
-        return name.map_or(0, |name| user(name.user.load(Ordering::Relaxed)));
+        return name.map_or(0, |name| user(name.user_heap, name.user.load(Ordering::Relaxed)));
     }
     let owner =
         api::base(p).and_then(|start| address_map::span_block(start)).map(|(_, owner)| owner);
@@ -118,7 +119,13 @@ pub fn owner_thread(p: *const u8) -> usize {
     // SAFETY: a heap that has been made. Volatile: it changes when a thread takes it.
     unsafe {
         match (*heap).is_closed() {
-            true => user((*heap).member.user.load(Ordering::Relaxed)),
+            true => {
+                let member = &raw const (*heap).member;
+                user(
+                    (&raw const (*member).user_heap).read_volatile(),
+                    (*member).user.load(Ordering::Relaxed),
+                )
+            }
             false => (&raw const (*heap).thread).read_volatile(),
         }
     }

@@ -234,7 +234,7 @@ impl HeapId {
 
     #[inline(never)]
     unsafe fn allocate_elsewhere<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
-        let size = self.with_head(size);
+        let (size, align) = (self.with_head(size), align.max(MIN_ALIGN));
         let block = match size_class::class_of_aligned(size, align) {
             // SAFETY: as for `allocate_or`.
             Some(class) => unsafe {
@@ -338,7 +338,7 @@ impl HeapId {
     /// }
     /// ```
     pub unsafe fn allocate_zeroed(self, size: usize, align: usize) -> *mut u8 {
-        let size = self.with_head(size);
+        let (size, align) = (self.with_head(size), align.max(MIN_ALIGN));
         // SAFETY: as above; what is zeroed is a new block of at least so many bytes.
         unsafe {
             let (block, is_zero) = match size_class::class_of_aligned(size, align) {

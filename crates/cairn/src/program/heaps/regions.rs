@@ -125,8 +125,14 @@ impl RegionId {
 
     /// Its number among those there are; ends the process if there is no such region.
     fn number(self) -> usize {
+        self.number_for(0)
+    }
+
+    /// The same for so many heaps that begin to allocate from it.
+    #[inline(never)]
+    fn number_for(self, heaps: usize) -> usize {
         os::notice_fork();
-        region::number(self.0.get()).unwrap_or_else(|| {
+        region::number(self.0.get(), heaps).unwrap_or_else(|| {
             let name = core::ptr::without_provenance_mut(self.0.get());
             os::fatal(REGION, name, "no region is here: ended already, or never made")
         })
@@ -153,7 +159,7 @@ impl RegionId {
     /// ```
     #[must_use]
     pub fn new_owned(self) -> Option<HeapId> {
-        let heap = NonNull::new(closed::create(OWNED, Some(self.number())))?;
+        let heap = NonNull::new(closed::create(OWNED, Some(self.number_for(1))))?;
         // SAFETY: made just now.
         unsafe { closed::attach(heap.as_ptr()) };
         Some(HeapId(heap))
@@ -179,7 +185,7 @@ impl RegionId {
     /// ```
     #[must_use]
     pub fn new_shared(self) -> Option<HeapId> {
-        NonNull::new(closed::create(SHARED, Some(self.number()))).map(HeapId)
+        NonNull::new(closed::create(SHARED, Some(self.number_for(1)))).map(HeapId)
     }
 
     /// What it has.

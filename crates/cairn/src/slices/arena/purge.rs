@@ -28,9 +28,9 @@ static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Bytes that have gone from spans in use, and are not needed again, for all that is known. Relaxed: a measure.
 static HOLES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
-/// Below which chunk the next batch goes on, for the last one has met locked memory there; `usize::MAX`: at the top. Relaxed: who sees it
-/// late meets that again.
-static BELOW: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Below which chunk of `WHOLE`, and of `DIRTY`, the next batch goes on, for the last one has met locked memory there;
+/// `usize::MAX`: at the top. Relaxed: who sees it late meets that again.
+static BELOW: [AtomicUsize; 2] = [const { AtomicUsize::new(usize::MAX) }; 2];
 
 /// Runs that are being purged, and how many slices of them were clean: the others count until they have gone. Relaxed: changed
 /// under the arena's lock.
@@ -90,12 +90,13 @@ pub(crate) fn in_debt() -> bool {
 #[inline(never)]
 pub(crate) fn purge_all() -> usize {
     let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
-    let goes_on = |&done: &usize| done > 0 || BELOW.load(Ordering::Relaxed) < usize::MAX;
-    BELOW.store(usize::MAX, Ordering::Relaxed);
+    let has_met = |below: &AtomicUsize| below.load(Ordering::Relaxed) < usize::MAX;
+    let goes_on = |&done: &usize| done > 0 || BELOW.iter().any(has_met);
+    BELOW.iter().for_each(|below| below.store(usize::MAX, Ordering::Relaxed));
     (Partitions::purge() + (0..).map(batch).take_while(goes_on).sum::<usize>()) * SLICE_SIZE
 }
 
-/// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
+/// Purges up to `limit` dirty slices, from the top in each of `lanes`, one after the other; the number that went. The
 /// lock is given up around each system call; the slices are nobody's meanwhile.
 #[inline(never)]
 pub(super) fn purge_batch(
@@ -104,51 +105,52 @@ pub(super) fn purge_batch(
     limit: usize,
 ) -> usize {
     let mut done = 0;
-    let below = BELOW.load(Ordering::Relaxed);
-    let mut end = address_map::committed().div_ceil(CHUNK_SLICES).min(below);
-    while done < limit {
-        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, end)?));
-        let Some((lane, chunk)) = lanes.iter().find_map(last) else {
-            BELOW.store(usize::MAX, Ordering::Relaxed);
-            break;
-        };
-        let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
-        if lane == DIRTY {
-            let dirty = purgeable(arena.bits(chunk));
-            if dirty == 0 {
-                end = chunk;
+    for &lane in lanes {
+        let below = &BELOW[usize::from(lane == DIRTY)];
+        while done < limit {
+            let end = address_map::committed().div_ceil(CHUNK_SLICES);
+            let Some(chunk) = arena.tree.last(lane, end.min(below.load(Ordering::Relaxed))) else {
+                below.store(usize::MAX, Ordering::Relaxed);
+                break;
+            };
+            let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
+            if lane == DIRTY {
+                let dirty = purgeable(arena.bits(chunk));
+                if dirty == 0 {
+                    below.store(chunk, Ordering::Relaxed);
+                    continue;
+                }
+                let top = 63 - dirty.leading_zeros() as usize;
+                len = (dirty << (63 - top)).leading_ones() as usize;
+                // A small heap has no huge pages that this would split.
+                if arena.used() < HUGE_MIN {
+                    let page = (os::page_size() / SLICE_SIZE).max(1);
+                    len = len.min((limit - done).next_multiple_of(page));
+                }
+                index += top + 1 - len;
+            }
+            let were_dirty = arena.dirty_among(index, len);
+            let (dirty, _) = arena.remove(index, len);
+            GOING.fetch_add(1, Ordering::Relaxed);
+            GOING_CLEAN.fetch_add(len - dirty, Ordering::Relaxed);
+            drop(arena);
+            // SAFETY: slices that have been free, and that nobody else can take now.
+            let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
+            arena = ARENA.lock();
+            GOING.fetch_sub(1, Ordering::Relaxed);
+            GOING_CLEAN.fetch_sub(len - dirty, Ordering::Relaxed);
+            if clean {
+                arena.put(index, len, Memory::Clean);
+                arena.bursts.purged += dirty as u64;
+                done += dirty;
                 continue;
             }
-            let top = 63 - dirty.leading_zeros() as usize;
-            len = (dirty << (63 - top)).leading_ones() as usize;
-            // A small heap has no huge pages that this would split.
-            if arena.used() < HUGE_MIN {
-                len =
-                    len.min((limit - done).next_multiple_of((os::page_size() / SLICE_SIZE).max(1)));
-            }
-            index += top + 1 - len;
-        }
-        let were_dirty = arena.dirty_among(index, len);
-        let (dirty, _) = arena.remove(index, len);
-        GOING.fetch_add(1, Ordering::Relaxed);
-        GOING_CLEAN.fetch_add(len - dirty, Ordering::Relaxed);
-        drop(arena);
-        // SAFETY: slices that have been free, and that nobody else can take now.
-        let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
-        arena = ARENA.lock();
-        GOING.fetch_sub(1, Ordering::Relaxed);
-        GOING_CLEAN.fetch_sub(len - dirty, Ordering::Relaxed);
-        if clean {
-            arena.put(index, len, Memory::Clean);
-            arena.bursts.purged += dirty as u64;
-            done += dirty;
-        } else {
             // Locked memory, say: what is below it may go. What was clean is so still: it may be no memory.
             for nth in 0..len {
                 let dirty = were_dirty >> nth & 1 != 0;
                 arena.put(index + nth, 1, if dirty { Memory::Written } else { Memory::Clean });
             }
-            BELOW.store(chunk, Ordering::Relaxed);
+            below.store(chunk, Ordering::Relaxed);
             break;
         }
     }

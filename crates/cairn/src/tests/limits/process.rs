@@ -357,3 +357,24 @@ fn a_block_grows_in_place_at_the_limit() {
         check();
     });
 }
+
+/// Where a block cannot grow in its place for want of neighbours, nobody is told that memory runs short: it moves.
+#[test]
+fn who_moves_tells_nobody() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    fn told(size: usize, _: [usize; 2]) {
+        TOLD.fetch_add(usize::from(size > 0), Ordering::Relaxed);
+    }
+    alone(|| {
+        set_hard(64 * MIB);
+        let held: Vec<_> = (0..360).map(|_| allocate(150_000)).collect();
+        let spare: Vec<_> = (0..45).map(|_| allocate(150_000)).collect();
+        spare.into_iter().for_each(free);
+        on_low_memory(Some(told), [0; 2]);
+        // SAFETY: a live block.
+        let grown = unsafe { reallocate(held[100], 3_500_000) };
+        assert!(!grown.is_null());
+        assert_eq!(TOLD.load(Ordering::Relaxed), 0);
+        on_low_memory(None, [0; 2]);
+    });
+}

@@ -108,3 +108,17 @@ fn damaged_tables_do_no_harm() {
     }
     assert!((1000..20_000).contains(&found), "{found}");
 }
+
+/// As a function signs where it goes back to; processors that do not know that leave it as it is.
+#[test]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+fn a_signature_is_taken_off() {
+    use crate::stacks::machine::unsigned;
+    let word = a_signature_is_taken_off as *const () as usize;
+    let signed: usize;
+    // SAFETY: changes one register.
+    unsafe {
+        core::arch::asm!("hint #25", inout("x30") word => signed, options(nomem, nostack));
+    }
+    assert_eq!((unsigned(signed), unsigned(word)), (word, word));
+}

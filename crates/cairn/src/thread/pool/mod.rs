@@ -165,6 +165,15 @@ pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
     }
 }
 
+/// Whether that thread is at work and has that heap, or null, without the lock: the answer may be old. True of a thread that asks
+/// for itself.
+pub(crate) fn is_at_work(heap: *const Heap, thread: usize) -> bool {
+    // SAFETY: null, or a heap: those are never unmapped. Volatile: it may be changing.
+    let has_it =
+        |heap: *const Heap| unsafe { (&raw const (*heap).thread).read_volatile() == thread };
+    !heap.is_null() && has_it(heap) && !is_dead_thread(heap)
+}
+
 /// Whether a heap waits for a thread.
 pub(crate) fn has_free() -> bool {
     !POOL.lock().free.is_empty()

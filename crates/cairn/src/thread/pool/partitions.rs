@@ -12,15 +12,19 @@ use crate::heap::Heap;
 use crate::os::Lock;
 use core::ptr::null_mut;
 
-pub(crate) static FREE: Lock<[Stack<Heap>; PARTITIONS]> =
-    Lock::new([const { Stack::EMPTY }; PARTITIONS]);
+/// Those that somebody is going to have give back, and those that have.
+type Free = [Stack<Heap>; 2];
+
+pub(crate) static FREE: Lock<[Free; PARTITIONS]> = Lock::new(NONE);
+const NONE: [Free; PARTITIONS] = [const { [Stack::EMPTY; 2] }; PARTITIONS];
 
 /// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one.
 ///
 /// # Safety
 /// The calling thread's heap.
 pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
-    let mut heap = FREE.lock().get_mut(partition).map_or(null_mut(), Stack::pop);
+    let any = |[next, done]: &mut Free| if done.is_empty() { next.pop() } else { done.pop() };
+    let mut heap = FREE.lock().get_mut(partition).map_or(null_mut(), any);
     // SAFETY: the caller's now.
     unsafe {
         if heap.is_null() {
@@ -46,7 +50,7 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
         (*heap).give_back();
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         if let Some(free) = FREE.lock().get_mut(partition) {
-            free.push(heap);
+            free[1].push(heap);
         }
     }
 }
@@ -72,26 +76,29 @@ pub(crate) unsafe fn put_all(of: *mut Heap) {
 /// The calling thread's heap.
 pub(crate) unsafe fn give_back(mine: *mut Heap) {
     for partition in 0..in_hardened(0, PARTITIONS) {
-        let free = || FREE.lock().get_mut(partition).map_or(null_mut(), Stack::pop);
-        let mut done = Stack::EMPTY;
-        for heap in core::iter::repeat_with(free).take_while(|heap| !heap.is_null()) {
+        let mut due = 0;
+        if let Some([next, done]) = FREE.lock().get_mut(partition) {
+            while !done.is_empty() {
+                // SAFETY: nobody's; the list's again.
+                unsafe { next.push(done.pop()) };
+                due += 1;
+            }
+        }
+        // One at a time: another thread that needs one finds the others.
+        let next = |_| FREE.lock().get_mut(partition).map_or(null_mut(), |[next, _]| next.pop());
+        for heap in (0..due).map(next).take_while(|heap| !heap.is_null()) {
             // SAFETY: the caller's now.
             unsafe {
                 (*heap).member.set_user((*mine).thread, mine);
                 // A child that finds a change of it finds its user, too.
                 fence(Ordering::Release);
-                (*heap).give_back();
-                done.push(heap);
+                put(partition, heap);
             }
-        }
-        while !done.is_empty() {
-            // SAFETY: as above; nothing in it is free.
-            unsafe { put(partition, done.pop()) };
         }
     }
 }
 
 /// In a forked child, before it has a second thread: what another thread was changing is given up.
 pub(crate) fn settle_in_child() {
-    FREE.give_up_in_child([const { Stack::EMPTY }; PARTITIONS]);
+    FREE.give_up_in_child(NONE);
 }

@@ -117,9 +117,17 @@ pub(crate) struct GroupUse {
     pub(crate) limit: u64,
 }
 
+static GROUP: crate::os::Lock<Option<Option<Group>>> = crate::os::Lock::new(None);
+
 impl Group {
-    pub(crate) fn find() -> Option<Group> {
-        None
+    pub(crate) fn known() -> crate::os::Guard<'static, Option<Option<Group>>> {
+        let mut group = GROUP.lock();
+        group.get_or_insert(None);
+        group
+    }
+
+    pub(crate) fn forget_in_child() {
+        GROUP.settle_in_child();
     }
 
     pub(crate) fn usage(&self) -> Option<GroupUse> {

@@ -128,7 +128,7 @@ static inline void *rallocx(void *block, size_t size, int flags) {
     }
     if (align > 16 || cairn_je_has_arena(flags)) {
         if ((uintptr_t)block % align == 0 && good >= old - old / 2 && xallocx(block, good, 0, flags) >= good)
-            return block;
+            return cairn_of_any_size(block);
         moved = cairn_je_has_arena(flags) ? cairn_je_from_arena(good, flags) : cairn_libc_aligned_alloc(align, good);
         if (!moved) return NULL;
         memcpy(moved, block, old < good ? old : good);
