@@ -103,13 +103,10 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
 #[inline(always)]
 pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
     thread::defer(Reason::Turn);
-    if align > large::COLOUR_STEP {
-        return null_mut();
-    }
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
     unsafe {
-        let block = large::take_cached(&(*heap).large_cache, size);
+        let block = large::take_cached(&(*heap).large_cache, size, align);
         if !block.is_null() {
             (*heap).count_large();
         }

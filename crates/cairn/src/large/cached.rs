@@ -36,17 +36,18 @@ pub(crate) fn cache(
     true
 }
 
-/// Allocates `size` bytes, aligned to at most a line, out of `kept`, the caller's; null if there is
-/// none, or if they do not fit, or too loosely.
-pub(crate) fn take_cached(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
+/// Allocates `size` bytes at a multiple of `align`, a power of two, out of `kept`, the caller's; null if there is none, if it
+/// begins elsewhere, or if they do not fit, or too loosely.
+pub(crate) fn take_cached(kept: &AtomicPtr<Large>, size: usize, align: usize) -> *mut u8 {
     // SAFETY: a slot, or null; slots are never unmapped, and what is kept is the caller's.
     let Some(large) = (unsafe { kept.load(Ordering::Relaxed).as_ref() }) else { return null_mut() };
     let usable = large.usable();
-    if size > usable || usable - size > SLICE_SIZE + size / 8 {
+    let (start, _) = large.run();
+    let is_elsewhere = start.addr() & align.wrapping_sub(1) != 0;
+    if size > usable || usable - size > SLICE_SIZE + size / 8 || is_elsewhere {
         return null_mut();
     }
     kept.store(null_mut(), Ordering::Relaxed);
-    let (start, _) = large.run();
     // SAFETY: the caller's, with room for so many.
     unsafe { Size::set(large, size) };
     address_map::descriptor(start).owner.store(OWNER_LARGE, Ordering::Relaxed);

@@ -412,3 +412,30 @@ fn no_run_grows_beyond_16_mib() {
         check();
     });
 }
+
+/// The run that a heap keeps serves who asks for an alignment that it has, and nobody who asks for another.
+#[test]
+fn a_kept_run_serves_its_alignment() {
+    alone(|| {
+        free(allocate(100));
+        let block = allocate_aligned(200_000, 4096);
+        free(block);
+        let again = allocate_aligned(200_000, 4096);
+        assert_eq!(again, block);
+        free(again);
+        for align in [8192, 1 << 16, 1 << 20] {
+            let other = allocate_aligned(200_000, align);
+            assert!(!other.is_null() && other.addr().is_multiple_of(align));
+            free(other);
+        }
+        // A line behind a page's beginning, or a few.
+        let plain: Vec<_> = (0..8).map(|_| allocate(200_000)).collect();
+        for block in plain {
+            free(block);
+            let aligned = allocate_aligned(200_000, 4096);
+            assert!(aligned.addr().is_multiple_of(4096));
+            free(aligned);
+        }
+        check();
+    });
+}

@@ -69,14 +69,16 @@ pub(crate) fn tick(now_ms: u64) -> bool {
         let mut arena = ARENA.lock();
         due() && arena.tick(now_ms)
     };
-    let debt = DEBT.0.load(Ordering::Relaxed);
+    // One pays: others find no debt meanwhile.
+    let debt = if in_debt() { DEBT.0.swap(0, Ordering::Relaxed) } else { 0 };
     if debt > 0 {
         let arena = ARENA.lock();
         // Of a small heap not more than that: what is kept lies in the same frame of a huge page.
         let lanes = if arena.used() < HUGE_MIN { &[DIRTY][..] } else { &[WHOLE, DIRTY] };
         let done = purge_batch(arena, lanes, debt.min(PURGE_BATCH));
         // Where nothing goes (locked memory, say) the next tick finds it again.
-        DEBT.0.store(if done > 0 { debt.saturating_sub(done) } else { 0 }, Ordering::Relaxed);
+        let left = if done > 0 { debt.saturating_sub(done) } else { 0 };
+        DEBT.0.fetch_max(left, Ordering::Relaxed);
     }
     ticked
 }

@@ -43,6 +43,7 @@ pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
 ///
 /// # Safety
 /// It came from `take`, and the caller does not use it any more.
+#[inline(never)]
 pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
     // SAFETY: the caller's.
     unsafe {
