@@ -31,23 +31,28 @@ fn leave() {
     unsafe { pool::put(heap) };
 }
 
+/// Makes a shared heap, of a thread that has arrived.
+fn shared() -> Sent<*mut ()> {
+    assert!(thread::start());
+    // Heaps that there are: here loom gets to know what the threads look at.
+    let heaps = [(); 6].map(|()| pool::take_any(1));
+    for heap in heaps {
+        // SAFETY: this thread's alone.
+        unsafe {
+            (*heap).member.user.load(Ordering::Relaxed);
+            pool::put_closed(heap);
+        }
+    }
+    arrive(0);
+    Sent(closed::create(SHARED, None).cast::<()>())
+}
+
 /// Two threads come to a shared heap while a third one, which has a part, leaves: those two have two parts, and who takes
 /// over the third one's finds it left.
 #[test]
 fn a_part_has_one_user() {
     check(FEW, |_| {
-        assert!(thread::start());
-        // Heaps that there are: here loom gets to know what the threads look at.
-        let heaps = [(); 6].map(|()| pool::take_any(1));
-        for heap in heaps {
-            // SAFETY: this thread's alone.
-            unsafe {
-                (*heap).member.user.load(Ordering::Relaxed);
-                pool::put_closed(heap);
-            }
-        }
-        arrive(0);
-        let shared = Sent(closed::create(SHARED, None).cast::<()>());
+        let shared = shared();
         let part = move || {
             // SAFETY: the heap is there.
             unsafe {
@@ -78,17 +83,7 @@ fn a_part_has_one_user() {
 #[test]
 fn a_part_that_gives_back_has_one_user() {
     check(FEW, |_| {
-        assert!(thread::start());
-        let heaps = [(); 6].map(|()| pool::take_any(1));
-        for heap in heaps {
-            // SAFETY: this thread's alone.
-            unsafe {
-                (*heap).member.user.load(Ordering::Relaxed);
-                pool::put_closed(heap);
-            }
-        }
-        arrive(0);
-        let shared = Sent(closed::create(SHARED, None).cast::<()>());
+        let shared = shared();
         let part = move || {
             // SAFETY: the heap is there.
             unsafe { closed::of_thread(shared.get().cast(), |part: *mut Heap| part.addr()) }

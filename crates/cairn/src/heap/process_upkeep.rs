@@ -24,7 +24,6 @@ pub(crate) fn set_besides(step: Option<fn()>) {
 }
 
 /// Once per purge delay: near a limit of memory, idle caches had better go, too.
-#[inline(never)]
 pub(crate) fn follow_limits() {
     if arena::follow_limits() {
         request_trim();

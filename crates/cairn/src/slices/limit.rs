@@ -264,7 +264,7 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
         // Without a group nobody looks again; one whose limit has gone may get another, or the process be in another one.
         let again = counted.saturating_mul(2).max(LOOK_FROM);
         LOOK_AT.store(if group.is_some() { again } else { usize::MAX }, Ordering::Relaxed);
-        known.take_if(|known| known.is_some());
+        Group::find_again(&mut known);
         GROUP_MOST.store(0, Ordering::Relaxed);
         return None;
     };

@@ -503,3 +503,24 @@ fn what_is_above_a_locked_frame_goes() {
         assert_eq!(arena::purge_all(), 0);
     });
 }
+
+/// Each locked frame is tried a few times, however many there are.
+#[test]
+fn locked_frames_are_tried_a_few_times() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(44 * CHUNK_SLICES, false).next_multiple_of(2 * CHUNK_SLICES);
+        for frame in 0..20 {
+            let first = index + frame * 2 * CHUNK_SLICES;
+            model.give(first, 2 * CHUNK_SLICES, true);
+            // SAFETY: memory of nobody's.
+            if unsafe { libc::mlock(address_map::slice_address(first + 7).cast(), 1) } != 0 {
+                return;
+            }
+        }
+        // Counted by failing the one behind so many.
+        fault::arm(300, false);
+        arena::purge_all();
+        assert!(!fault::disarm(), "it has taken more calls than that");
+    });
+}

@@ -207,12 +207,23 @@ static inline int cairn_je_lookup(void *old, size_t *old_size, const void *new_v
     return cairn_je_read(old, old_size, &arena, sizeof arena);
 }
 
+static inline bool cairn_je_takes_turn(void) {
+    void *nobodys = NULL;
+    return __atomic_compare_exchange_n(&cairn_je_turn, &nobodys, (void *)&errno, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+static inline void cairn_je_gives_turn(void) { __atomic_store_n(&cairn_je_turn, NULL, __ATOMIC_RELEASE); }
+
 /* Frees all blocks of an arena, which ends, or goes on with none. */
 static inline int cairn_je_empty(size_t arena, bool ends) {
     cairn_heap *heap = cairn_je_heap(arena), *next = NULL;
+    bool takes;
     if (!heap) return EFAULT;
     if (!ends && !(next = cairn_heap_new_shared())) return EAGAIN;
+    /* Unless this thread has it: a function of the program's that a purge has called. */
+    while (!(takes = cairn_je_takes_turn()) && __atomic_load_n(&cairn_je_turn, __ATOMIC_RELAXED) != (void *)&errno) {}
     __atomic_store_n(&cairn_je_heaps[arena], next, __ATOMIC_RELEASE);
+    if (takes) cairn_je_gives_turn();
     return cairn_heap_destroy(heap), 0;
 }
 
@@ -255,7 +266,10 @@ static inline int cairn_je_control(size_t node, size_t number, void *old, size_t
     case CAIRN_JE_DECAY:
         if (cairn_je_heap(number)) return cairn_heap_purge(cairn_je_heap(number)), 0;
         for (arenas = 1; number == MALLCTL_ARENAS_ALL && arenas < CAIRN_JE_HEAPS; arenas++) {
+            /* Who ends one meanwhile leaves nothing of it. */
+            if (!cairn_je_takes_turn()) continue;
             if (cairn_je_heap(arenas)) cairn_heap_purge(cairn_je_heap(arenas));
+            cairn_je_gives_turn();
         }
         return cairn_purge(), 0;
     case CAIRN_JE_CREATE: return cairn_je_create(old, old_size);

@@ -69,6 +69,15 @@ impl Group {
         group
     }
 
+    /// Looks for another one where it has no limit now. If there is none it stays: it may get a limit again.
+    pub(crate) fn find_again(known: &mut Option<Option<Group>>) {
+        if let Some(Some(group)) = known
+            && let Some(other) = Group::find()
+        {
+            *group = other;
+        }
+    }
+
     /// In a forked child, before it has a second thread: it may be in another group soon.
     pub(crate) fn forget_in_child() {
         GROUP.settle_in_child();

@@ -126,7 +126,7 @@ pub fn owner_thread(p: *const u8) -> usize {
                     (*member).user.load(Ordering::Relaxed),
                 )
             }
-            false => (&raw const (*heap).thread).read_volatile(),
+            false => user(heap, (&raw const (*heap).thread).read_volatile()),
         }
     }
 }

@@ -211,8 +211,7 @@ pub(super) fn relieve(arena: Guard<'static, Arena>, bound: usize, come: usize) {
 #[inline(never)]
 pub(crate) fn follow_limits() -> bool {
     let counted = counted();
-    let is_known = counted >= LOOK_FROM || limit::group_most() > 0;
-    if is_known && limit::may_have_group() {
+    if (counted >= LOOK_FROM || limit::group_most() > 0) && limit::may_have_group() {
         limit::look(counted, Why::Time);
     }
     // Not at the border: a limit that comes and goes is told of once.

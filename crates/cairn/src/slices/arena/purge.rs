@@ -91,11 +91,13 @@ pub(crate) fn in_debt() -> bool {
 /// Gives back everything dirty; the number of bytes that went.
 #[inline(never)]
 pub(crate) fn purge_all() -> usize {
-    let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
-    let has_met = |below: &AtomicUsize| below.load(Ordering::Relaxed) < usize::MAX;
-    let goes_on = |&done: &usize| done > 0 || BELOW.iter().any(has_met);
-    BELOW.iter().for_each(|below| below.store(usize::MAX, Ordering::Relaxed));
-    (Partitions::purge() + (0..).map(batch).take_while(goes_on).sum::<usize>()) * SLICE_SIZE
+    let all = |(lane, below): (&usize, &AtomicUsize)| {
+        below.store(usize::MAX, Ordering::Relaxed);
+        let batch = |_| purge_batch(ARENA.lock(), &[*lane], PURGE_BATCH);
+        let goes_on = |&done: &usize| done > 0 || below.load(Ordering::Relaxed) < usize::MAX;
+        (0..).map(batch).take_while(goes_on).sum::<usize>()
+    };
+    (Partitions::purge() + [WHOLE, DIRTY].iter().zip(&BELOW).map(all).sum::<usize>()) * SLICE_SIZE
 }
 
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`, one after the other; the number that went. The

@@ -77,17 +77,15 @@ pub(crate) unsafe fn put_all(of: *mut Heap) {
 /// The calling thread's heap.
 pub(crate) unsafe fn give_back(mine: *mut Heap) {
     for partition in 0..in_hardened(0, PARTITIONS) {
-        let mut due = 0;
         if let Some([next, done]) = FREE.lock().get_mut(partition) {
             while !done.is_empty() {
                 // SAFETY: nobody's; the list's again.
                 unsafe { next.push(done.pop()) };
-                due += 1;
             }
         }
         // One at a time: another thread that needs one finds the others.
-        let next = |_| FREE.lock().get_mut(partition).map_or(null_mut(), |[next, _]| next.pop());
-        for heap in (0..due).map(next).take_while(|heap| !heap.is_null()) {
+        let next = || FREE.lock().get_mut(partition).map_or(null_mut(), |[next, _]| next.pop());
+        for heap in core::iter::repeat_with(next).take_while(|heap| !heap.is_null()) {
             // SAFETY: the caller's now.
             unsafe {
                 (*heap).member.set_user((*mine).thread, mine);
