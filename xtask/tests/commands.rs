@@ -158,8 +158,6 @@ fn run(folder: &Path, script: &str) -> (Option<ExitStatus>, String) {
         .env("PATH", format!("{}/.cargo/bin:{path}", home.display()))
         .env("CARGO_INSTALL_ROOT", home.join(".cargo"))
         .env("CARGO_NET_OFFLINE", "true")
-        // The command is not optimised: it is built in half the time. The libraries are as ever.
-        .envs([("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"), ("CARGO_PROFILE_LIBRARY_OPT_LEVEL", "2")])
         .envs(cargos.into_iter().chain(homes).flatten());
     runner::alone(&mut bash);
     let file = || tempfile::tempfile().expect("a writable folder");
