@@ -40,7 +40,16 @@ fn mimallocs_containers_and_operators_are_there() {
 fn a_program_of_jemallocs_runs() {
     compat_pass(
         "compat_jemalloc.c",
-        &["sizes", "resizing", "in_place", "control", "options", "arenas", "purges_all"],
+        &[
+            "sizes",
+            "resizing",
+            "in_place",
+            "control",
+            "options",
+            "arenas",
+            "purges_all",
+            "purges_beside",
+        ],
     );
 }
 

@@ -3,6 +3,8 @@
 
 #include "check.h"
 
+#include <sys/wait.h>
+
 static void sizes(void)
 {
     for (int lg = 0; lg <= 22; lg++) {
@@ -256,6 +258,38 @@ static void purges_all(void)
     CHECK(asks("destroy", one) == 0, "it ends");
 }
 
+/* One thread purges all arenas while another one empties its own, and forks children that do. */
+static int is_over;
+
+static void *purges(void *nothing)
+{
+    while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE))
+        CHECK(mallctl("arena.4096.purge", NULL, NULL, NULL, 0) == 0, "purge");
+    return nothing;
+}
+
+static void purges_beside(void)
+{
+    unsigned one = created();
+    pthread_t thread;
+    alarm(60);
+    pthread_create(&thread, NULL, purges, NULL);
+    for (int round = 0; round < 300; round++) {
+        for (int i = 0; i < 20; i++) CHECK(mallocx(3000, MALLOCX_ARENA(one)), "%d", round);
+        CHECK(asks("reset", one) == 0, "%d", round);
+        if (round % 3) continue;
+        int status = 0;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            _exit(asks("reset", one) != 0);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "%d: %x", round, status);
+    }
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+}
+
 static void arenas(void)
 {
     unsigned one = created(), other = created(), count;
@@ -294,6 +328,6 @@ static void arenas(void)
 
 static const struct test_case cases[] = {
     {"sizes", sizes}, {"resizing", resizing}, {"in_place", in_place}, {"control", control}, {"options", options},
-    {"arenas", arenas}, {"purges_all", purges_all},
+    {"arenas", arenas}, {"purges_all", purges_all}, {"purges_beside", purges_beside},
 };
 MAIN(cases)

@@ -207,12 +207,19 @@ static inline int cairn_je_lookup(void *old, size_t *old_size, const void *new_v
     return cairn_je_read(old, old_size, &arena, sizeof arena);
 }
 
+/* By another name: in strict modes of the compiler nobody declares it. */
+int cairn_libc_gettid(void) __asm__("gettid");
+
+static inline uint64_t cairn_je_me(void) { return (uint64_t)getpid() << 32 | (uint32_t)cairn_libc_gettid(); }
+
+/* Takes the turn if nobody has it. One of another process stands there in a forked child, in which that thread is not. */
 static inline bool cairn_je_takes_turn(void) {
-    void *nobodys = NULL;
-    return __atomic_compare_exchange_n(&cairn_je_turn, &nobodys, (void *)&errno, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    uint64_t me = cairn_je_me(), held = __atomic_load_n(&cairn_je_turn, __ATOMIC_RELAXED);
+    if (held != 0 && held >> 32 == me >> 32) return false;
+    return __atomic_compare_exchange_n(&cairn_je_turn, &held, me, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-static inline void cairn_je_gives_turn(void) { __atomic_store_n(&cairn_je_turn, NULL, __ATOMIC_RELEASE); }
+static inline void cairn_je_gives_turn(void) { __atomic_store_n(&cairn_je_turn, 0, __ATOMIC_RELEASE); }
 
 /* Frees all blocks of an arena, which ends, or goes on with none. */
 static inline int cairn_je_empty(size_t arena, bool ends) {
@@ -221,7 +228,7 @@ static inline int cairn_je_empty(size_t arena, bool ends) {
     if (!heap) return EFAULT;
     if (!ends && !(next = cairn_heap_new_shared())) return EAGAIN;
     /* Unless this thread has it: a function of the program's that a purge has called. */
-    while (!(takes = cairn_je_takes_turn()) && __atomic_load_n(&cairn_je_turn, __ATOMIC_RELAXED) != (void *)&errno) {}
+    while (!(takes = cairn_je_takes_turn()) && __atomic_load_n(&cairn_je_turn, __ATOMIC_RELAXED) != cairn_je_me()) {}
     __atomic_store_n(&cairn_je_heaps[arena], next, __ATOMIC_RELEASE);
     if (takes) cairn_je_gives_turn();
     return cairn_heap_destroy(heap), 0;

@@ -111,7 +111,9 @@ pub fn owner_thread(p: *const u8) -> usize {
     if let Some(nursery) = large::nursery_around(p) {
         // SAFETY: null, or a handle: those are never unmapped.
         let name = unsafe { nursery.of().cast::<Handle>().as_ref() };
-        return name.map_or(0, |name| user(name.user_heap, name.user.load(Ordering::Relaxed)));
+        // SAFETY: as above. Volatile: it changes when a thread attaches it.
+        let user_heap = |name: &Handle| unsafe { (&raw const name.user_heap).read_volatile() };
+        return name.map_or(0, |name| user(user_heap(name), name.user.load(Ordering::Relaxed)));
     }
     let owner =
         api::base(p).and_then(|start| address_map::span_block(start)).map(|(_, owner)| owner);

@@ -3,7 +3,7 @@
 //! Idea: they stay as they are. Blocks come home as ever, and who needs memory, or gives back what is free, collects them.
 //! Never: allocates from one.
 //! Threads: any; one lock.
-//! Checked: tests/region.rs
+//! Checked: tests/region.rs, tests/grace.rs
 //! Story: docs/design/regions.md
 
 use crate::base::{SizeClass, Stack};

@@ -34,7 +34,8 @@ pub(crate) static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// How many threads have had a heap. Relaxed: a number is all it is.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
-/// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
+/// There are dead heaps, whose spans have not been salvaged. Release, and Acquire: who finds none any more finds those of the
+/// program's whole.
 static DEAD: AtomicBool = AtomicBool::new(false);
 
 /// Takes a heap for a thread; null if there is no memory for one.
@@ -251,13 +252,13 @@ fn begin_salvage() {
 
 /// There are none any more.
 fn end_salvage() {
-    DEAD.store(false, Ordering::Relaxed);
+    DEAD.store(false, Ordering::Release);
     set_besides(None);
 }
 
 /// Whether there are dead heaps.
 pub(crate) fn has_dead() -> bool {
-    DEAD.load(Ordering::Relaxed)
+    DEAD.load(Ordering::Acquire)
 }
 
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the

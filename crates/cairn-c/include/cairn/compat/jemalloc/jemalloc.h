@@ -40,8 +40,8 @@ extern "C" {
  */
 enum { CAIRN_JE_HEAPS = 1024 };
 __attribute__((weak)) cairn_heap *cairn_je_heaps[CAIRN_JE_HEAPS];
-/* Whose turn it is to end one, or to purge one of all: a place of that thread's; NULL: nobody's. */
-__attribute__((weak)) void *cairn_je_turn;
+/* Whose turn it is to end one, or to purge one of all: a process and its thread; 0: nobody's. */
+__attribute__((weak)) uint64_t cairn_je_turn;
 
 static inline cairn_heap *cairn_je_heap(size_t arena) {
     return arena < CAIRN_JE_HEAPS ? __atomic_load_n(&cairn_je_heaps[arena], __ATOMIC_ACQUIRE) : NULL;
