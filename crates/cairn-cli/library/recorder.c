@@ -48,6 +48,7 @@ struct shared {
     uint64_t magic;
     uint32_t chunks;
     uint32_t writer;
+    uint32_t process;
     __attribute__((aligned(64))) uint64_t ticket;
     __attribute__((aligned(64))) uint32_t threads;
     __attribute__((aligned(64))) uint32_t is_closed;
@@ -119,7 +120,7 @@ static SLOW int start(void)
     state = OFF;
     const char *name = file_name();
     struct shared *found = name ? mapped(name) : NULL;
-    if (!found || found->magic != MAGIC || found->writer != (uint32_t)getppid()) return 0;
+    if (!found || found->magic != MAGIC || found->process != (uint32_t)getpid()) return 0;
     shared = found;
     ssize_t length = readlink("/proc/self/exe", shared->program, PROGRAM_BYTES - 1);
     shared->program[length < 0 ? 0 : length] = 0;

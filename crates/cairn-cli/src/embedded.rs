@@ -94,12 +94,31 @@ pub(crate) fn install(library: &Library) -> Result<PathBuf> {
     )
 }
 
-/// The user's cache directory, then one for the user in the temporary directory.
+/// The user's cache directory, then one for the user in the temporary directory. What root starts may become another user,
+/// who has to find the library, too: unless a variable names the place, those come first that all can enter.
 fn candidate_directories() -> Vec<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let temporary = env::temp_dir().join(format!("cairn-{}", rustix::process::getuid()));
-    cache.map(|cache| cache.join("cairn")).into_iter().chain([temporary]).collect()
+    if let Some(cache) = absolute("XDG_CACHE_HOME") {
+        return vec![cache.join("cairn"), temporary];
+    }
+    let of_system = is_root().then(|| PathBuf::from("/var/cache/cairn"));
+    let of_user = absolute("HOME").map(|home| home.join(".cache/cairn"));
+    let mut all: Vec<_> = of_user.into_iter().chain(of_system).chain([temporary]).collect();
+    if is_root() {
+        all.sort_by_key(|directory| !all_can_enter(directory));
+    }
+    all
+}
+
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// Whether other users reach what lies in the directory, or will when it has been made.
+fn all_can_enter(directory: &Path) -> bool {
+    let there = directory.ancestors().filter_map(|part| part.metadata().ok());
+    there.into_iter().all(|metadata| metadata.mode() & 0o001 != 0)
 }
 
 fn install_in(directory: &Path, library: &Library) -> Result<PathBuf> {
@@ -107,7 +126,8 @@ fn install_in(directory: &Path, library: &Library) -> Result<PathBuf> {
     // owned by root shall appear there.
     let existing = directory.ancestors().find(|path| path.exists()).context("not absolute")?;
     ensure_out_of_reach(&existing.canonicalize()?)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let mode = if is_root() { 0o755 } else { 0o700 };
+    DirBuilder::new().recursive(true).mode(mode).create(directory)?;
 
     // From here on without symbolic links, so that what is checked is what is used.
     let directory = directory.canonicalize()?;

@@ -57,6 +57,11 @@ struct Linked {
     keeps: Names,
 }
 
+/// Whether the file is the C library's, or one that lacks nothing to tell so.
+pub(crate) fn is_libc(path: &Path) -> bool {
+    Linked::read(path).is_none_or(|linked| linked.offers.contains(OF_LIBC))
+}
+
 /// What there is to say of the program, which will have these variables.
 pub(crate) fn lines(
     program: &Path,

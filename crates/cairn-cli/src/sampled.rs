@@ -112,10 +112,13 @@ impl Blocked {
         // SAFETY: sets are made here, and of signals that there are.
         unsafe {
             libc::sigemptyset(all.as_mut_ptr());
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
                 libc::sigaddset(all.as_mut_ptr(), signal);
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            // What is told to nobody ends the command afterwards.
+            let mut held = all;
+            libc::sigaddset(held.as_mut_ptr(), libc::SIGPIPE);
+            libc::pthread_sigmask(libc::SIG_BLOCK, held.as_ptr(), before.as_mut_ptr());
             Blocked { all: all.assume_init(), before: before.assume_init() }
         }
     }

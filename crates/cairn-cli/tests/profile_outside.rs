@@ -117,6 +117,7 @@ fn files_are_found_as_the_process_sees_them() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]);
     command.args([&inside, &program, &PathBuf::from(cairn.get_program())]);
+    command.env("HOME", home.path());
     let process = start(&mut command);
     assert!(!inside.join("hidden").exists());
     let pid = process.0.id().to_string();
@@ -211,15 +212,18 @@ fn an_interrupted_one_answers() {
     let home = Home::new();
     let Some(process) = running(&home, &[]) else { return };
     let pid = process.0.id().to_string();
-    let mut command = home.cairn();
-    command.args(["profile", &pid, "--seconds", "1000", "--rate", "64KiB"]).stdout(Stdio::piped());
-    let child = command.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
-    let number = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_succeeded(&output);
-    assert!(text(&output.stdout).contains("keeps (program.c:"), "{}", text(&output.stdout));
+    use rustix::process::Signal;
+    for signal in [Signal::TERM, Signal::QUIT] {
+        let mut command = home.cairn();
+        command.args(["profile", &pid, "--seconds", "1000", "--rate", "64KiB"]);
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        let number = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(number, signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_succeeded(&output);
+        assert!(text(&output.stdout).contains("keeps (program.c:"), "{}", text(&output.stdout));
+    }
     // Sampled already it would answer at once, of the start.
     let table = text(&profile(&home, &pid, &["--seconds", "1"]).stdout);
     assert!(table.contains("sampled for 1 s"), "{table}");

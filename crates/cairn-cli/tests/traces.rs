@@ -450,3 +450,62 @@ fn more_bytes_than_can_be_counted_are_refused() {
     let output = replay(&home, &["--runs", "1", "--memory", &most, "hostile"]);
     assert_refused(&output, 125, &["hostile: after 32768 calls: its blocks take "]);
 }
+
+/// A process that nobody waits for any more becomes a child of the recorder's, if that is the first one of a container: it is not
+/// the one that is recorded.
+#[test]
+fn orphans_are_not_recorded() {
+    let home = Home::new();
+    let mut command =
+        recorder(&home, "trace", &["sh", "-c", "(sh -c 'sleep 0.2; exec ls /' &); sleep 1"]);
+    // SAFETY: a system call.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+            Ok(())
+        });
+    }
+    assert_succeeded(&command.output().unwrap());
+    let report = report(&home, &["trace"]);
+    let program = report["trace"]["program"].as_str().unwrap();
+    assert!(["sh", "dash", "bash"].contains(&program), "{program}");
+}
+
+/// An allocator whose process ends at once is told of, however long the trace is.
+#[test]
+fn a_replay_that_ends_at_its_start_is_told() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, "gcc", "calls", CALLS) else { return };
+    record(&home, "trace", &[display(&program), "100000", "2"]);
+    let (source, library) = (home.path().join("ends.c"), home.path().join("ends.so"));
+    let text = "#include <unistd.h>\n__attribute__((constructor)) void ends(void) { _exit(3); }\n";
+    fs::write(&source, text).unwrap();
+    let mut command = Command::new("gcc");
+    command.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    assert_succeeded(&command.output().unwrap());
+    let named = format!("x={}", display(&library));
+    let output = replay(&home, &["--only", "x", "-a", &named, "trace"]);
+    assert_refused(&output, 125, &["x: ", "ended early"]);
+}
+
+/// The system's allocator is none that a file of the system's preloads everywhere.
+#[test]
+fn what_the_system_preloads_is_not_the_systems() {
+    let home = Home::new();
+    // SAFETY: it has no preconditions.
+    if unsafe { libc::geteuid() } != 0 || lacks("unshare", "util-linux") {
+        println!("skipped without root");
+        return;
+    }
+    record(&home, "trace", &["ls", "/"]);
+    let library = home.library();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c"]).current_dir(home.path());
+    // Another /etc, for these processes alone.
+    let script = "cp -a /etc etc && echo $1 >etc/ld.so.preload && mount --bind etc /etc && \
+                  exec \"$0\" replay --only system trace";
+    let arguments = [script, env!("CARGO_BIN_EXE_cairn"), display(&library)];
+    let output = command.env("HOME", home.path()).args(arguments).output();
+    let output = output.unwrap();
+    assert_refused(&output, 125, &["/libcairn-", "/etc/ld.so.preload"]);
+}

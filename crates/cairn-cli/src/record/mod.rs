@@ -94,6 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
         0 => {
             signals_held.release();
             ends_told.put_back();
+            shared.is_of_this_process();
             let outcome = run::exec(&launch, &run::entries(environment));
             let error = outcome.map(|error| program::Unfit::refused_by_system(launch.path, error));
             let code = error.as_ref().map_or(crate::EXIT_OWN_FAILURE, program::Unfit::exit_code);

@@ -33,6 +33,7 @@ const BYTES: usize = CHUNKS_AT + CHUNKS as usize * CHUNK_BYTES;
 /// Where the words of the head are.
 const COUNT_AT: usize = 8;
 const WRITER_AT: usize = 12;
+const PROCESS_AT: usize = 16;
 const CLOSED_AT: usize = 192;
 const PROGRAM_AT: usize = 256;
 const PROGRAM_BYTES: usize = 2048;
@@ -118,6 +119,11 @@ impl Shared {
         shared.word(COUNT_AT).store(CHUNKS, Ordering::Relaxed);
         shared.word(WRITER_AT).store(std::process::id(), Ordering::Relaxed);
         Ok(shared)
+    }
+
+    /// The calling process is the one that is recorded, whatever it becomes by exec.
+    pub(super) fn is_of_this_process(&self) {
+        self.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
     }
 
     /// Where the process finds it.

@@ -7,6 +7,7 @@ use super::Candidate;
 use super::plan::Plan;
 use super::window::Memory;
 use super::worker::{DONE, GO, WORD};
+use crate::rivals;
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -57,6 +58,8 @@ pub(super) fn replay(plan: &Plan, candidate: &Candidate) -> Result<Figures> {
     // SAFETY: the process reads no window before it is told to.
     let mut is_full = unsafe { calls.fill(&memory, 0)? };
     let mut window = 0;
+    // It is there, and waits: what is written into the pipe of one that has ended would end this one.
+    is_done(&mut running)?;
     while is_full {
         // It may have ended: the answer tells.
         let _ = input.write_all(&[GO]);
@@ -101,6 +104,12 @@ fn check_library(memory: &Memory, candidate: &Candidate) -> Result<()> {
             real(library) == real(found),
             "{} does not offer malloc: {} does",
             library.display(),
+            found.display()
+        );
+    } else {
+        ensure!(
+            rivals::is_libc(found),
+            "malloc is not the system's: {} offers it, by /etc/ld.so.preload",
             found.display()
         );
     }

@@ -39,7 +39,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// Has the process replay a window; anything else, or nothing, ends it.
 pub(super) const GO: u8 = b'g';
-/// Says that it has.
+/// Says that it has, or that it waits for the first.
 pub(super) const DONE: u8 = b'd';
 
 static MEMORY: OnceLock<Memory> = OnceLock::new();
@@ -65,6 +65,9 @@ pub(crate) fn run(path: &CStr) -> c_int {
     let streams = [0, 1].map(|stream| unsafe { File::from_raw_fd(stream) }).map(ManuallyDrop::new);
     let [mut input, mut output] = streams;
     let mut word = [0];
+    if output.write_all(&[DONE]).is_err() {
+        return 1;
+    }
     while input.read_exact(&mut word).is_ok() && word[0] == GO {
         let start = Instant::now();
         play_window(memory);

@@ -28,7 +28,10 @@ pub(crate) struct Home(TempDir);
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        let folder = tempfile::tempdir().unwrap();
+        // As the homes of root's are where root keeps a library in one.
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        Self(folder)
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -58,7 +61,6 @@ impl Home {
 
     /// Runs `cairn run PROGRAM` as another user, from where that user can read it.
     pub(crate) fn run_as_nobody(&self, program: &Path) -> Output {
-        fs::set_permissions(self.path(), Permissions::from_mode(0o755)).unwrap();
         let cairn = self.file("cairn", 0o755, &fs::read(env!("CARGO_BIN_EXE_cairn")).unwrap());
         Command::new(cairn).uid(NOBODY).gid(NOBODY).arg("run").arg(program).output().unwrap()
     }
