@@ -569,7 +569,10 @@ typedef struct cairn_region cairn_region;
 struct cairn_region_calls {
     /* Supplies more memory when the region is full: at least *bytes; it writes there how many. NULL: there is no more. */
     void *(*reserve)(size_t *bytes, void *argument);
-    /* Makes memory usable, maybe a second time. Not 0 if it cannot: the allocation fails. If NULL, all is usable. */
+    /*
+     * Makes memory usable, maybe a second time: where pages are larger than 16 KiB, another thread may have made it usable
+     * just before, and what is there stays. Not 0 if it cannot: the allocation fails. If NULL, all is usable.
+     */
     int (*commit)(void *start, size_t bytes, void *argument);
     /* Takes memory that is in no use, at a purge. Not 0 if it has not. */
     int (*decommit)(void *start, size_t bytes, void *argument);
@@ -602,7 +605,7 @@ void cairn_region_get_stats(const cairn_region *region, struct cairn_region_stat
 
 /*
  * Has `decommit` take all memory of the region that is in no use: how many bytes it has taken. While it runs nobody finds
- * what it takes: an allocation may fail for that.
+ * what it takes: an allocation may fail for that. cairn_heap_purge of a heap in the region does the same.
  */
 size_t cairn_region_purge(cairn_region *region);
 

@@ -22,7 +22,7 @@ use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 pub use lookup::base;
 use lookup::live_block;
 pub use misuse::bad_size;
-pub(crate) use resize::{expect_in_use, keep, resize_or_give_back};
+pub(crate) use resize::{expect_in_use, keep, keep_or_null, resize_or_give_back};
 pub use usable::{Resized, has_class_of, may_have_size, usable_size};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 

@@ -116,12 +116,14 @@ pub unsafe fn reallocate_in(partition: usize, p: *mut u8, size: usize, align: us
         return unsafe { super::reallocate_aligned(p, size, align) };
     }
     let new = allocate_in(partition, size, align);
-    if !new.is_null() {
-        // SAFETY: both blocks are live and apart, and have that many bytes.
-        unsafe {
-            new.copy_from_nonoverlapping(p, super::usable_size(p).min(size));
-            super::deallocate_named(p, "realloc");
+    // SAFETY: `p` is a live block's start, the caller's to resize; both are apart, and have that many bytes.
+    unsafe {
+        let has = super::usable_size(p);
+        if new.is_null() {
+            return super::keep_or_null(p, has, size, align);
         }
+        new.copy_from_nonoverlapping(p, has.min(size));
+        super::deallocate_named(p, "realloc");
     }
     new
 }

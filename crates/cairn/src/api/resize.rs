@@ -9,7 +9,7 @@
 use super::large::counted;
 use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
-use super::usable::stays;
+use super::usable::{may_keep, stays};
 use super::{SIZE_MAX, allocate_aligned, deallocate, profiled};
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
@@ -17,7 +17,7 @@ use crate::map::{Block, address_map, without_mark};
 use crate::store::{Behind, Canary, FREED_TWICE, canary};
 use crate::{
     closed, large, os,
-    samples::guards,
+    samples::{Reason, guards},
     slices::{arena, limit},
     thread,
     thread::search,
@@ -155,12 +155,22 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let has = Size::asked(p, CALL).unwrap_or(usable);
     // SAFETY: the start of a live large block, the caller's to resize; it has so many bytes.
     unsafe {
-        resize_or_give_back(p, size, align).unwrap_or_else(|| copy_to_new(p, has, size, align))
+        resize_or_give_back(p, size, align).unwrap_or_else(|| {
+            let room = large::with_room(size, has);
+            if room > size {
+                let new = copy_to_new(p, has, room, align);
+                if !new.is_null() {
+                    Size::ask(new, size);
+                    return new;
+                }
+            }
+            copy_to_new(p, has, size, align)
+        })
     }
 }
 
 /// As `resize_large`; a mapping that the hard limit keeps from growing once more when what is free has gone, and when the program
-/// has been told: in its place it needs less than beside it. Null if that does not help, either.
+/// has been told and called: in its place it needs less than beside it. Null if that does not help, either.
 ///
 /// # Safety
 /// As for `resize_large`.
@@ -175,7 +185,9 @@ pub(crate) unsafe fn resize_or_give_back(p: *mut u8, size: usize, align: usize) 
         if more == 0 || !is_mapping || large::is_read_by_others(p) || !is_short() {
             return None;
         }
-        thread::retry_in_shortage(more, resize).or_else(|| is_short().then_some(null_mut()))
+        thread::retry_in_shortage(more, resize)
+            .or_else(|| if thread::defer(Reason::Need) { resize() } else { None })
+            .or_else(|| is_short().then_some(null_mut()))
     })
 }
 
@@ -301,14 +313,31 @@ fn count_resized(resized: Option<*mut u8>, before: Option<usize>) {
 /// What messages about a bad pointer name.
 const EXPAND: &str = "cairn_try_expand";
 
-unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {
+unsafe fn copy_to_new(p: *mut u8, has: usize, size: usize, align: usize) -> *mut u8 {
     let new = allocate_aligned(size, align);
-    if !new.is_null() {
-        // SAFETY: both blocks are live and apart, and have that many bytes.
-        unsafe {
-            new.copy_from_nonoverlapping(p, usable.min(size));
-            deallocate(p);
+    // SAFETY: the caller's; both blocks are live and apart, and have that many bytes.
+    unsafe {
+        if new.is_null() {
+            return keep_or_null(p, has, size, align);
         }
+        new.copy_from_nonoverlapping(p, has.min(size));
+        deallocate(p);
     }
     new
+}
+
+/// For want of another one, the block at `p`, which has `has` bytes, if the program wants no more; it has `size` of them from now
+/// on. Null if it does, or wants another alignment.
+///
+/// # Safety
+/// A live block's start, the caller's to resize.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn keep_or_null(p: *mut u8, has: usize, size: usize, align: usize) -> *mut u8 {
+    if !may_keep(p, has, size, align) {
+        return null_mut();
+    }
+    // SAFETY: the caller's, which has room for so many.
+    unsafe { keep(p, size) };
+    p
 }

@@ -7,7 +7,7 @@
 
 use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
-use crate::base::{MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, size_class};
+use crate::base::{AtomicBool, MEDIUM_MAX, MIN_ALIGN, Ordering, SLICE_SIZE, SMALL_MAX, size_class};
 use crate::map::{OWNER_CLOSED, address_map};
 use crate::store::{Behind, Canary, canary};
 use crate::{closed, large, samples::guards};
@@ -71,7 +71,37 @@ pub enum Resized {
 /// starts there. A block that was resized in its place may be twice as large.
 #[must_use]
 pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: Resized) -> bool {
-    let p = p.cast_mut();
+    may_have(p.cast_mut(), size, align, resized)
+        || resized == Resized::Perhaps
+            && HAS_KEPT.load(Ordering::Relaxed)
+            && p.addr().is_multiple_of(align)
+            && size <= room(p.cast_mut())
+}
+
+/// A block has stayed larger than others of its size, for want of memory for a smaller one. Relaxed: who frees it has seen that.
+static HAS_KEPT: AtomicBool = AtomicBool::new(false);
+
+/// The program shrinks a block, and there is no memory for a smaller one: it may stay as it is. Whether it may: if it has so many
+/// bytes, and that alignment.
+#[cold]
+pub(super) fn may_keep(p: *mut u8, has: usize, size: usize, align: usize) -> bool {
+    let may = size <= has && p.addr().is_multiple_of(align);
+    if may {
+        HAS_KEPT.store(true, Ordering::Relaxed);
+    }
+    may
+}
+
+/// Bytes that the block at `p` has room for.
+#[cold]
+fn room(p: *mut u8) -> usize {
+    match address_map::span_block(p) {
+        Some((class, _)) => canary::room(class),
+        None => large_usable(p).unwrap_or(0),
+    }
+}
+
+fn may_have(p: *mut u8, size: usize, align: usize, resized: Resized) -> bool {
     let Some((class, owner)) = address_map::span_block(p) else {
         if let Some(asked) = guards::usable_size(p) {
             return size == asked && p.addr().is_multiple_of(align);

@@ -365,7 +365,8 @@ pub(crate) unsafe fn allocate_large(
     }
 }
 
-/// Resizes a large block where it is; if its heap must not have so many more bytes, once more when what is free there has gone.
+/// Resizes a large block where it is; if its heap must not have so many more bytes, or nobody (null), once more when what is free
+/// there has gone.
 ///
 /// # Safety
 /// As for `allocate`.
@@ -380,13 +381,15 @@ pub(crate) unsafe fn resize(
     unsafe {
         loop {
             let resized = attempt();
-            if resized.is_some()
-                || is_last
-                || (*name).owned.budget.may_take(more.next_multiple_of(SLICE_SIZE))
-            {
+            let may_help = match resized {
+                Some(new) => new.is_null(),
+                None => !(*name).owned.budget.may_take(more.next_multiple_of(SLICE_SIZE)),
+            };
+            if is_last || !may_help {
                 tell(name);
                 return resized;
             }
+            thread::defer(Reason::Need);
             trim_mine(name);
             is_last = true;
         }

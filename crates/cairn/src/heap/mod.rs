@@ -200,9 +200,15 @@ impl StandIn {
 }
 
 impl Heap {
-    /// A heap with nothing in it.
+    /// A heap with nothing in it, which takes its place in the library's data once: that is what others are made of.
+    #[inline(always)]
+    pub(crate) fn empty() -> Heap {
+        // SAFETY: never written; nothing of a heap is dropped.
+        unsafe { EMPTY.heap().read() }
+    }
+
     #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
-    pub(crate) const EMPTY: Heap = Heap {
+    const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
         full_limit: in_loom(FULL_FIRST, in_hardened(0, FULL_SLICES)),
         upkeep_mask: UPKEEP_TICKS - 1,
@@ -231,7 +237,9 @@ impl Heap {
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
     pub(crate) fn shared() -> Heap {
-        Heap { role: Role::Shared, full_limit: 0, ..Heap::EMPTY }
+        let mut heap = Heap::empty();
+        (heap.role, heap.full_limit) = (Role::Shared, 0);
+        heap
     }
 
     /// How many forks there had been when it was taken. Acquire: who finds the latest sees what became of it before. Nothing
@@ -264,14 +272,18 @@ impl Heap {
 
     /// A closed heap with nothing in it, of a handle of the program's or null.
     pub(crate) fn closed_of(of: *mut Handle) -> Heap {
-        Heap { role: Role::Closed, member: Member { of, ..Member::of_nobody() }, ..Heap::EMPTY }
+        let mut heap = Heap::empty();
+        (heap.role, heap.member.of) = (Role::Closed, of);
+        heap
     }
 
     /// A closed heap with nothing in it, of the same program's heap or partition.
     pub(crate) fn begun_anew(&self) -> Heap {
         let &Heap { head, partition, member: Member { user_heap, of, next, .. }, .. } = self;
-        let member = Member { user_heap, of, next, ..Member::of_nobody() };
-        Heap { role: Role::Closed, head, partition, member, ..Heap::EMPTY }
+        let mut heap = Heap::closed_of(of);
+        (heap.head, heap.partition) = (head, partition);
+        (heap.member.user_heap, heap.member.next) = (user_heap, next);
+        heap
     }
 
     /// Makes another heap of it, with the same user, turn, epoch and presence: other threads read these words at any time.

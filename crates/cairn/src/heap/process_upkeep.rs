@@ -8,26 +8,13 @@
 use crate::base::{AtomicPtr, Ordering};
 use crate::samples::{guards, profile};
 use crate::{os, slices::arena, spans::waiting};
-use core::ptr::null_mut;
-
-/// Asks all heaps to give back what they can at their next slow tick.
-pub(crate) fn request_trim() {
-    os::notify_all();
-}
 
 /// What upkeep does besides, a function without arguments, or null. Relaxed: who sees it late does it late.
-static BESIDES: AtomicPtr<()> = AtomicPtr::new(null_mut());
+static BESIDES: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Says what upkeep of all heaps does besides from now on.
-pub(crate) fn set_besides(step: Option<fn()>) {
-    BESIDES.store(step.map_or(null_mut(), |step| step as *mut ()), Ordering::Relaxed);
-}
-
-/// Once per purge delay: near a limit of memory, idle caches had better go, too.
-pub(crate) fn follow_limits() {
-    if arena::follow_limits() {
-        request_trim();
-    }
+pub(crate) fn set_besides(step: fn()) {
+    BESIDES.store(step as *mut (), Ordering::Relaxed);
 }
 
 /// The arena's part of upkeep, and what comes besides.
@@ -37,12 +24,20 @@ pub(crate) fn tick() {
         // SAFETY: stored by `set_besides` out of such a function.
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
+    strike();
+    guards::follow();
+    profile::follow();
+}
+
+/// What the purge clock's stroke brings, if it is time for one.
+pub(crate) fn strike() {
     if arena::tick(os::now_ms()) {
         if !arena::keeps() {
             waiting::sweep_part();
         }
-        follow_limits();
+        // Near a limit of memory, idle caches had better go, too.
+        if arena::follow_limits() {
+            os::notify_all();
+        }
     }
-    guards::follow();
-    profile::follow();
 }

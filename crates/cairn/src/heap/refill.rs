@@ -177,7 +177,12 @@ impl Heap {
         self.put_all_back(class, rest);
         let block = self.fill_cache(class, list, cut.limit);
         if cut.is_told {
+            let left = self.caches.left(class);
             sampling::tell(block.cast::<u8>().wrapping_sub(self.head.into()), class.block_size());
+            // The program has been called. If it has allocated, what is known of the cache may not hold for this block.
+            if self.caches.left(class) != left {
+                self.empty_cache(class);
+            }
         }
         block
     }

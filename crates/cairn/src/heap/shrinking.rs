@@ -78,8 +78,7 @@ impl Heap {
         }
         if self.is_following() {
             // There may be more than the limit.
-            self.list_oldest(class);
-            self.list_oldest(class);
+            (0..2).for_each(|_| self.list_oldest(class));
             return false;
         }
         let earns = self.refilled & class.bit() == 0 && !class.is_long();

@@ -220,10 +220,7 @@ impl Heap {
     /// are empty, and perhaps abandons the others.
     pub(crate) fn collect_partial(&mut self, class: SizeClass, most: usize, then: Then) {
         let mut at = self.partial[class.index()].first();
-        for _ in 0..most {
-            if at.is_null() {
-                break;
-            }
+        for _ in 0..most.min(self.partial[class.index()].len()) {
             // SAFETY: this heap owns the members of `partial`; the next one is read before this
             // one may go.
             unsafe {

@@ -87,8 +87,12 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
     }
     let mut address = map_aligned(bytes, align);
     if address.is_null() {
-        // What is dirty may be in the way.
+        // What is dirty may be in the way. Meanwhile this is no growth.
+        limit::take_mapped(bytes);
         arena::purge_all();
+        if !arena::reserve_mapped(bytes) {
+            return Allocated::NONE;
+        }
         address = map_aligned(bytes, align);
     }
     if address.is_null() {

@@ -363,6 +363,13 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     None
 }
 
+/// Bytes to allocate for a block that had `has`, is to have `size`, and is copied: who grows by small steps, beside others that do,
+/// has room for the next ones.
+pub(crate) fn with_room(size: usize, has: usize) -> usize {
+    let is_step = has > MEDIUM_MAX && has < size && size - has <= has / 8;
+    if is_step && size < MOVE_MIN { size + size / 8 } else { size }
+}
+
 /// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span
 /// serves; false if it cannot grow. Who calls says how many bytes the program has from then on (`ask`).
 ///

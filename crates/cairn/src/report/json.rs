@@ -61,7 +61,8 @@ fn write_memory(out: &mut Text<'_>) -> fmt::Result {
     let MemoryUse { counted, soft_limit, hard_limit, group } = MemoryUse::take();
     write!(out, "\"memory\":{{\"counted\":{counted},")?;
     // Neither that nor anything else: as much as a signed number holds.
-    let soft_limit = soft_limit.min(isize::MAX as usize);
+    let [soft_limit, hard_limit] =
+        [soft_limit, hard_limit].map(|limit| limit.min(isize::MAX as usize));
     write!(out, "\"soft_limit\":{soft_limit},\"hard_limit\":{hard_limit}")?;
     if let Some(GroupMemory { used, limit, files, hits, kills, pressure }) = group {
         write!(out, ",\"group\":{{\"used\":{used},\"limit\":{limit},\"files\":{files},")?;

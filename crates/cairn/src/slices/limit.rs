@@ -262,10 +262,14 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let group = known.as_ref().and_then(Option::as_ref);
     let Some(found) = group.and_then(Group::usage) else {
         // Without a group nobody looks again; one whose limit has gone may get another, or the process be in another one.
-        let again = counted.saturating_mul(2).max(LOOK_FROM);
-        LOOK_AT.store(if group.is_some() { again } else { usize::MAX }, Ordering::Relaxed);
-        Group::find_again(&mut known);
-        GROUP_MOST.store(0, Ordering::Relaxed);
+        let (again, is_hidden) = (counted.saturating_mul(2).max(LOOK_FROM), Group::is_hidden());
+        let next = if group.is_none() && !is_hidden { usize::MAX } else { again };
+        LOOK_AT.store(next, Ordering::Relaxed);
+        // What was known may be true still.
+        if !is_hidden {
+            Group::find_again(&mut known);
+            GROUP_MOST.store(0, Ordering::Relaxed);
+        }
         return None;
     };
     COME.store(0, Ordering::Relaxed);
@@ -281,18 +285,14 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
         used = used.saturating_sub(usize::try_from(files).unwrap_or(usize::MAX));
     }
     GROUP_MOST.store(most, Ordering::Relaxed);
-    see(used.wrapping_sub(touched), why);
+    // The group has so much beside what counts here.
+    let beside = used.wrapping_sub(touched);
+    SEEN.store(beside, Ordering::Relaxed);
+    let believed = remembered(BESIDE.load(Ordering::Relaxed) as isize, beside as isize, why);
+    BESIDE.store(believed as usize, Ordering::Relaxed);
     let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);
     LOOK_AT.store(touched.saturating_add(step), Ordering::Relaxed);
     Some(found)
-}
-
-/// The group has so much beside what counts here.
-fn see(beside: usize, why: Why) {
-    SEEN.store(beside, Ordering::Relaxed);
-    let most = BESIDE.load(Ordering::Relaxed).cast_signed();
-    let most = remembered(most, beside.cast_signed(), why);
-    BESIDE.store(most.cast_unsigned(), Ordering::Relaxed);
 }
 
 /// What is taken to be beside after another look, with `most` before it.

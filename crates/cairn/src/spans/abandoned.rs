@@ -161,7 +161,11 @@ pub(crate) fn make_holes() {
             if oldest.is_null() {
                 break;
             }
-            let Some((span, pending)) = take(abandoned, &mut spans, oldest) else { break };
+            let Some((span, pending)) = take(abandoned, &mut spans, oldest) else {
+                // SAFETY: it is in this list, whose lock is held.
+                unsafe { pass_by(&mut spans, oldest) };
+                continue;
+            };
             drop(spans);
             // SAFETY: this thread holds it now, and it is in no list.
             unsafe { thin(span, pending) };
@@ -186,12 +190,9 @@ pub(crate) fn thin_next() {
     }
     // SAFETY: a member is valid.
     let listed = unsafe { (*oldest).word() }.listed();
-    if listed.is_some_and(|(then, live)| live > then - then / 4) {
+    if listed.is_none_or(|(then, live)| live > then - then / 4) {
         // SAFETY: it is in this list, whose lock is held.
-        unsafe {
-            spans.remove(oldest);
-            spans.push_front(oldest);
-        }
+        unsafe { pass_by(&mut spans, oldest) };
         return;
     }
     let taken = take(abandoned, &mut spans, oldest);
@@ -199,6 +200,19 @@ pub(crate) fn thin_next() {
     if let Some((span, pending)) = taken {
         // SAFETY: this thread holds it now, and it is in no list.
         unsafe { thin(span, pending) };
+    }
+}
+
+/// The list's last span comes first: it does not pay, or a push has claimed it, whose thread waits for the lock or, in a forked
+/// child, is not there.
+///
+/// # Safety
+/// It is in that list, whose lock is held.
+unsafe fn pass_by(spans: &mut SpanList, span: *mut Span) {
+    // SAFETY: the caller's.
+    unsafe {
+        spans.remove(span);
+        spans.push_front(span);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::slices::limit;
 use crate::store::canary;
 use crate::{
     Heap, allocate, allocate_zeroed, check, guard_every, on_deferred_free, os, profile_every,
-    purge, sample_every, set_memory_limits,
+    purge, reallocate, sample_every, set_memory_limits,
 };
 use std::cell::RefCell;
 use std::string::String;
@@ -206,6 +206,38 @@ fn it_frees_before_an_allocation_fails() {
         assert!(heap.allocate(10_000, 16).is_null() && forced() > before);
         held.into_iter().for_each(free);
         heap.destroy();
+        check();
+    });
+}
+
+/// In its place a block needs less than beside it.
+#[test]
+fn it_frees_before_a_block_cannot_grow() {
+    alone(|| {
+        let lazy = |force, heartbeat, words| {
+            if force {
+                reclaim(force, heartbeat, words);
+            }
+        };
+        // SAFETY: live blocks.
+        unsafe {
+            assert!(set_memory_limits(limit::NO_GROUP, 150 * MIB));
+            let block = allocate(60 * MIB);
+            PUT_OFF.with_borrow_mut(|all| all.extend([allocate(40 * MIB), allocate(40 * MIB)]));
+            on_deferred_free(Some(lazy), [0; 2]);
+            let grown = reallocate(block, 100 * MIB);
+            assert!(!grown.is_null() && forced() > 0);
+            free(grown);
+            assert!(set_memory_limits(limit::NO_GROUP, 0));
+
+            let mut heap = Heap::new().expect("memory");
+            assert!(heap.set_limits(0, 100 * MIB, None, [0; 2]));
+            let block = heap.allocate(40 * MIB, 16);
+            PUT_OFF.with_borrow_mut(|all| all.push(heap.allocate(50 * MIB, 16)));
+            let grown = heap.id().reallocate(block, 70 * MIB, 16);
+            assert!(!grown.is_null() && PUT_OFF.with_borrow(Vec::is_empty));
+            heap.destroy();
+        }
         check();
     });
 }

@@ -7,7 +7,7 @@ use crate::base::HARDENED;
 use crate::large::{self, Kept};
 use crate::{
     HeapId, Resized, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
-    try_expand, usable_size, visit,
+    set_purge_delay_ms, thread::pool, try_expand, usable_size, visit,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -450,5 +450,43 @@ fn what_a_deleted_heap_leaves_serves_at_the_limit() {
         assert!(!large.is_null());
         free(large);
         check();
+    });
+}
+
+/// Of a deleted heap nothing is left when its blocks have gone: who deletes many looks at all of them.
+#[test]
+fn deleted_heaps_end_with_their_blocks() {
+    with_readers(|| {
+        for number in 0..1000 {
+            let heap = concurrent();
+            let p = block(heap, 100, number);
+            // SAFETY: there are no readers; its block lives on.
+            unsafe { heap.delete() };
+            free(p);
+        }
+        let made = pool::counts().1;
+        assert!(made < 100, "{made}");
+        check();
+    });
+}
+
+/// Where nobody deletes another one, by time.
+#[test]
+fn what_a_deleted_heap_leaves_goes_by_time() {
+    with_readers(|| {
+        set_purge_delay_ms(0);
+        let heap = concurrent();
+        let held: Vec<_> = (0..30_000).map(|number| block(heap, 1000, number)).collect();
+        // SAFETY: as above.
+        unsafe { heap.delete() };
+        held.into_iter().for_each(free);
+        for _ in 0..60_000 {
+            crate::tick();
+            if crate::slices::arena::counted() < 4 << 20 {
+                return check();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("{} bytes are left", crate::slices::arena::counted());
     });
 }

@@ -42,6 +42,10 @@ fn idle_memory_goes_by_time() {
         assert!(model.count(Dirty) <= 4000 / 16);
         assert!(!arena::tick(10_202));
         model.compare();
+        // Without a delay, too, the clock strikes now and then, and not at each visit.
+        arena::set_purge_delay_ms(0);
+        let strokes = (20_000..21_000).filter(|&ms| arena::tick(ms)).count();
+        assert!((20..40).contains(&strokes), "{strokes}");
     });
 }
 
@@ -482,6 +486,22 @@ fn what_is_below_locked_memory_goes() {
         }
         assert_eq!(arena::purge_all(), 2 * 8 * SLICE_SIZE);
         assert_eq!(arena::purge_all(), 0);
+    });
+}
+
+/// In the same chunk, too.
+#[test]
+fn what_is_beside_locked_memory_goes() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(2 * CHUNK_SLICES, false).next_multiple_of(CHUNK_SLICES);
+        [0, 16, 32].iter().for_each(|at| model.give(index + at, 8, true));
+        let at = address_map::slice_address(index + 16);
+        // SAFETY: memory of nobody's.
+        if unsafe { libc::mlock(at.cast(), 1) } == 0 {
+            assert_eq!(arena::purge_all(), 2 * 8 * SLICE_SIZE);
+            assert_eq!(arena::purge_all(), 0);
+        }
     });
 }
 

@@ -473,6 +473,33 @@ fn what_commit_refuses_is_not_supplied_again() {
     });
 }
 
+/// What is usable already is nobody's to make usable: with larger pages others' blocks may be there.
+#[test]
+fn commit_gets_what_is_not_usable_yet() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls { most: 1, ..Calls::default() };
+            let calls_at = &raw mut calls;
+            let region = growing(&mut calls);
+            // SAFETY: this test's alone, between its calls.
+            let calls = || unsafe { &mut *calls_at };
+            let heap = Heap::in_region(region).expect("memory");
+            let block = heap.allocate(100_000, 16);
+            // SAFETY: a live block of the heap's.
+            let block = unsafe { heap.id().reallocate(block, 200_000, 16) };
+            free(block);
+            free(heap.allocate(300_000, 16));
+            calls().committed.sort_unstable();
+            let ends = calls().committed.iter().map(|&(at, bytes)| at + bytes);
+            let next = calls().committed.iter().skip(1).map(|&(at, _)| at);
+            assert!(ends.zip(next).all(|(end, next)| end <= next), "{:x?}", calls().committed);
+            assert!(calls().committed.len() >= 3);
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
 /// Memory that is usable without a call goes back all the same.
 #[test]
 fn a_region_without_commit_gives_back() {

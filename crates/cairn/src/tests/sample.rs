@@ -6,8 +6,11 @@ mod unwind;
 
 use super::alone::alone;
 use super::filling;
+use super::heaps::Other;
 use crate::samples::{guards, profile as profiles};
-use crate::{allocate, check, deallocate, guard_every, profile_every, sample_every};
+use crate::{
+    allocate, allocate_zeroed, check, deallocate, guard_every, profile_every, sample_every,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
@@ -106,5 +109,53 @@ fn who_loses_the_sampler_may_ask_again() {
         assert_eq!((guarded.done(), profiled.done()), (0, RATE));
         sample_every(10_000, told);
         assert_eq!((guarded.done(), profiled.done()), (0, 0));
+    });
+}
+
+/// Who is told of a sample shall not allocate. If it does all the same, nobody gets as zero what is not.
+#[test]
+fn zeroed_blocks_are_zero_whatever_is_done_when_told() {
+    fn allocates(_: *mut u8, size: usize) {
+        if SAMPLES.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            core::hint::black_box(allocate(size));
+        }
+    }
+    alone(|| {
+        const SIZE: usize = 48;
+        let block = allocate(SIZE);
+        sample_every(1, allocates);
+        for _ in 0..1000 {
+            let block = allocate_zeroed(SIZE);
+            // SAFETY: the block has so many bytes, and goes.
+            unsafe {
+                assert!((0..SIZE).all(|at| block.add(at).read() == 0));
+                block.write_bytes(0xee, SIZE);
+                deallocate(block);
+            }
+        }
+        sample_every(0, allocates);
+        // SAFETY: a live block.
+        unsafe { deallocate(block) };
+        check();
+    });
+}
+
+/// The first blocks of a thread, too, which it shares with others.
+#[test]
+fn the_first_blocks_of_each_thread_count() {
+    alone(|| {
+        // SAFETY: a live block.
+        unsafe { deallocate(allocate(64)) };
+        sample_every(1, told);
+        let other = Other::new();
+        let before = SAMPLES.load(Ordering::Relaxed);
+        let size = filling(3072);
+        let blocks = other.allocates(size, 5);
+        assert!(SAMPLES.load(Ordering::Relaxed) - before >= 5);
+        sample_every(0, told);
+        // SAFETY: live blocks.
+        blocks.into_iter().for_each(|block| unsafe { deallocate(block) });
+        other.leaves();
+        check();
     });
 }

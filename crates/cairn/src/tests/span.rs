@@ -2,8 +2,9 @@
 
 use super::alone::{Random, alone, panics, taken};
 use super::filling;
+use super::forks::child_does;
 use crate::base::size_class::class_of;
-use crate::base::{HARDENED, Ordering, SizeClass};
+use crate::base::{AtomicBool, HARDENED, Ordering, SizeClass};
 use crate::map::{Block, Chain, END, FreeList, OWNER_ABANDONED, OWNER_NONE, Pushed, address_map};
 use crate::slices::arena;
 use crate::spans::{Carved, Span, SpanList, abandoned};
@@ -404,6 +405,66 @@ fn the_latest_abandoned_span_is_reclaimed() {
             assert_eq!(chain.count, pending);
         }
         assert!(abandoned::reclaim(class).is_none());
+    });
+}
+
+/// A child that is forked while a span changes its owner finds it owned by whom it does not have, as a whole, or nobody's.
+#[test]
+fn a_child_finds_no_slices_of_a_span_that_is_nobodys() {
+    alone(|| {
+        static ENDS: AtomicBool = AtomicBool::new(false);
+        let span = span_of(60_000);
+        let (first, slices) = (span.index(), span.layout().slices as usize);
+        let at = (&raw mut *span).expose_provenance();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: the test holds the span.
+                let span = unsafe { &*core::ptr::with_exposed_provenance::<Span>(at) };
+                while !ENDS.load(Ordering::Relaxed) {
+                    span.disown();
+                    span.own(TAG);
+                }
+            });
+            let is_whole = |_| {
+                child_does(|| {
+                    let is_owned = |slice: usize| owner(first + slice) == TAG;
+                    assert!(is_owned(0) || !(1..slices).any(is_owned));
+                })
+            };
+            let are_whole = (0..200).all(is_whole);
+            ENDS.store(true, Ordering::Relaxed);
+            assert!(are_whole);
+        });
+    });
+}
+
+/// The oldest one has been claimed by a push whose thread waits for the lock, or, in a forked child, is not there.
+#[test]
+fn a_claimed_span_is_passed_by_when_others_are_thinned() {
+    alone(|| {
+        let class = class_of(filling(1024));
+        let some: fn() = || (0..4).for_each(|_| abandoned::thin_next());
+        for thin in [some, abandoned::make_holes] {
+            let [(claimed, its), (other, all)] = [1, 14].map(|live| {
+                let span = span_of(1024);
+                let all = carved(span, live);
+                // SAFETY: the test holds the span.
+                assert!(unsafe { abandoned::list(span) });
+                (span, all)
+            });
+            // SAFETY: blocks of these spans, in use.
+            unsafe {
+                let pushed = claimed.word().push(claimed.base(), chain_of(&its), None);
+                assert_eq!(pushed, Pushed::ClaimedEmpty);
+                let pushed = other.word().push(other.base(), chain_of(&all[1..]), None);
+                assert_eq!(pushed, Pushed::Listed);
+            }
+            thin();
+            assert_eq!((other.word().pending(), other.used()), (0, 1), "it was taken in");
+            // SAFETY: as the push has said; and the only span left.
+            unsafe { abandoned::remove(claimed, class) };
+            assert!(abandoned::reclaim(class).is_some_and(|(span, _)| core::ptr::eq(span, other)));
+        }
     });
 }
 

@@ -7,7 +7,7 @@
 
 use super::{arrive_unless_gone, follow_sampling, own, refill, refill_once};
 use crate::base::SizeClass;
-use crate::heap::{Heap, process_upkeep};
+use crate::heap::Heap;
 use crate::map::Block;
 use crate::samples::{Deferred, DeferredFree, Reason, deferred_frees};
 use crate::store::{Caches, Store};
@@ -81,6 +81,6 @@ pub fn on_deferred_free(call: Option<DeferredFree>, words: [usize; 2]) {
     if own().is_none() && call.is_some() {
         arrive_unless_gone();
     }
-    process_upkeep::request_trim();
+    crate::os::notify_all();
     follow_sampling();
 }

@@ -17,7 +17,7 @@ mod tls;
 pub(crate) mod tuning;
 
 use crate::base::{AtomicU32, Ordering, SizeClass, shares};
-use crate::heap::{self, COUNTING, GONE, Heap, process_upkeep};
+use crate::heap::{self, COUNTING, GONE, Heap};
 use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map};
 use crate::os::Lock;
 use crate::samples::{Draw, Told, guards, profile, sampling};
@@ -25,7 +25,8 @@ use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{salvage, shared};
 use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
 use crate::{os, slices::reservation};
-use core::{ffi::c_void, ptr::null_mut};
+use core::ffi::c_void;
+use core::ptr::null_mut;
 
 pub use counting::{count, thread_counts, thread_counts_place};
 pub(crate) use counting::{is_counting, note};
@@ -124,7 +125,11 @@ pub(crate) fn refill(class: SizeClass) -> *mut Block {
 #[inline(never)]
 fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
     match heap_instead_of(stand_in) {
-        heap if heap.is_null() => take_without_heap(class),
+        heap if heap.is_null() => match take_without_heap(class) {
+            // SAFETY: there is none.
+            block if block.is_null() => unsafe { shortage::refill(heap, class) },
+            block => block,
+        },
         // SAFETY: the calling thread's own.
         heap if is_counting() => unsafe { counting::refill(heap, class) },
         // There may be blocks: what arriving has called may have allocated.
@@ -364,7 +369,7 @@ pub(crate) fn trim() {
     abandoned::make_holes();
     waiting::sweep_after_others();
     pool::left::collect();
-    process_upkeep::request_trim();
+    os::notify_all();
 }
 
 /// Says that the calling thread is going to wait: its cached blocks, its frees under way to others, its spans and the
@@ -411,7 +416,7 @@ pub fn thread_idle() {
 /// ```
 pub fn sample_every(bytes: usize, told: Told) {
     sampling::set(bytes, Draw::Each, told, None);
-    process_upkeep::request_trim();
+    os::notify_all();
     follow_sampling();
 }
 

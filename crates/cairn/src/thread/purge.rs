@@ -129,14 +129,11 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         let more = pool::tick();
         if os::Presence::IS_ASKED && os::now_ms() >= next_look && !arena::keeps() {
             pool::let_go_of_others();
-            let pause = arena::purge_delay_ms().saturating_mul(LOOK_DELAYS);
+            let pause = arena::stroke_ms().saturating_mul(LOOK_DELAYS);
             next_look = os::now_ms().saturating_add(pause as u64);
         }
-        let ms = if more {
-            PURGE_PAUSE_MS
-        } else {
-            arena::purge_delay_ms().saturating_add(CLOCK_LAG_MS)
-        };
+        let ms =
+            if more { PURGE_PAUSE_MS } else { arena::stroke_ms().saturating_add(CLOCK_LAG_MS) };
         // Nothing is given back; somebody may say otherwise.
         let most = if arena::keeps() { KEPT_LOOK_MS } else { relieve() };
         if !os::wait_for(&ENDING, 0, ms.min(most)) {

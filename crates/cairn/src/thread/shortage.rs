@@ -41,12 +41,17 @@ fn tell_of(size: usize) -> bool {
 /// Refills again where that has failed.
 ///
 /// # Safety
-/// The heap is the calling thread's own.
+/// The heap is the calling thread's own, or null: it has none.
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
-    // SAFETY: the caller's.
-    let attempt = || NonNull::new(unsafe { super::retry(heap, class) });
+    let attempt = || {
+        NonNull::new(match heap.is_null() {
+            true => super::take_without_heap(class),
+            // SAFETY: the caller's.
+            false => unsafe { super::retry(heap, class) },
+        })
+    };
     retry(class.block_size(), attempt).map_or(null_mut(), NonNull::as_ptr)
 }
 

@@ -16,6 +16,12 @@ pub(crate) const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
 /// What a heap gets of the shared one at once is at most one block, or so many bytes. Half, twice: not tried.
 pub(crate) const SHARED_BYTES: usize = 1024;
 
+/// Deleted heaps that are kept are looked at when there are more than so many. Half, twice: not tried.
+pub(crate) const LEFT_MIN: usize = in_shuttle(16, 2);
+/// They are looked at each second (four purge delays), or, where nothing comes home, after a pause that has doubled so many
+/// times: a minute. Half, twice: not tried.
+pub(crate) const LEFT_PAUSES: u32 = 6;
+
 /// In a forked child, slices looked at in one upkeep: 64 MiB, some tenths of a millisecond if all were a dead
 /// thread's. Half, twice: not tried.
 pub(crate) const SALVAGE_SLICES: usize = (64 << 20) / SLICE_SIZE;

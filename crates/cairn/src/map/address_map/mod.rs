@@ -452,11 +452,11 @@ pub(crate) unsafe fn describe(
     }
 }
 
-/// Writes the owner of `count` slices from `first` on.
-#[inline]
+/// Writes the owner of `count` slices from `first` on. Release: a forked child finds those before it written.
+#[inline(never)]
 pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
     for i in first..first + count {
-        descriptor_at(i).owner.store(owner, Ordering::Relaxed);
+        descriptor_at(i).owner.store(owner, Ordering::Release);
     }
 }
 

@@ -44,8 +44,9 @@ pub struct RegionCalls {
     /// Supplies more memory when the region is full: at least `*bytes`; it says there how many. Null if there is no
     /// more.
     pub reserve: Option<unsafe extern "C" fn(bytes: *mut usize, argument: *mut ()) -> *mut u8>,
-    /// Makes memory usable that is about to be used; maybe a second time. Not 0 if it cannot: the allocation fails.
-    /// If it is missing, all memory is usable.
+    /// Makes memory usable that is about to be used; maybe a second time: where pages are larger than 16 KiB, another thread
+    /// may have made it usable just before, and what is there stays. Not 0 if it cannot: the allocation fails. If it is missing,
+    /// all memory is usable.
     pub commit: Option<unsafe extern "C" fn(*mut u8, usize, *mut ()) -> i32>,
     /// Takes memory that is in no use, at a purge. Not 0 if it has not.
     pub decommit: Option<unsafe extern "C" fn(*mut u8, usize, *mut ()) -> i32>,
@@ -276,6 +277,9 @@ pub(crate) fn heap_ends(region: usize) {
     REGIONS.lock().region(region).heaps -= 1;
 }
 
+/// There are not more places.
+pub(crate) const PLACES_MOST: usize = REGION_PIECES;
+
 /// Takes a run of slices that begins at a multiple of `align` slices; None if there is none, or if the program cannot make it
 /// usable.
 pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8> {
@@ -313,28 +317,40 @@ pub(crate) fn take_exactly(at: *mut u8, slices: usize) -> bool {
 
 /// Has the program make a run usable that has been taken, by whole pages; false, and it is free again, if it cannot.
 fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
-    let page = os::page_size();
-    let from = at.map_addr(|at| at & !(page - 1));
-    let bytes = os::round_up(at.addr() + slices * SLICE_SIZE, page) - from.addr();
-    let is_done = match calls.commit {
-        None if calls.decommit.is_none() => return true,
-        None => true,
-        // SAFETY: the program's, for memory that it has supplied, and that is nobody else's.
-        Some(commit) => unsafe { commit(from, bytes, calls.argument()) == 0 },
-    };
-    let mut all = REGIONS.lock();
-    if let Some((piece, first)) = all.piece_of(at) {
-        match is_done {
-            true => {
-                let lead = (at.addr() - from.addr()) / SLICE_SIZE;
-                piece.set(Bits::Ready, first - lead, bytes / SLICE_SIZE, Bit::One);
-            }
-            false => piece.put(first, slices),
-        }
-        let region = piece.region - 1;
-        all.region(region).is_refused = !is_done;
+    if calls.commit.is_none() && calls.decommit.is_none() {
+        return true;
     }
-    is_done
+    let page_slices = (os::page_size() / SLICE_SIZE).max(1);
+    loop {
+        let mut all = REGIONS.lock();
+        let Some((piece, first)) = all.piece_of(at) else { return true };
+        let end = first + slices;
+        // Pages that are ready may hold what others have: only what lies between them.
+        let Some(from) = piece.next(Bits::Ready, first, Bit::Zero).filter(|&not| not < end) else {
+            let region = piece.region - 1;
+            all.region(region).is_refused = false;
+            return true;
+        };
+        let to = piece.next(Bits::Ready, from, Bit::One).map_or(end, |ready| ready.min(end));
+        // Pieces begin with a page.
+        let from = from - from % page_slices;
+        let count = to.next_multiple_of(page_slices) - from;
+        let start = piece.address(from);
+        drop(all);
+        // SAFETY: the program's, for memory that it has supplied, and that nobody else has.
+        let is_refused = calls.commit.is_some_and(|commit| unsafe {
+            commit(start, count * SLICE_SIZE, calls.argument()) != 0
+        });
+        let mut all = REGIONS.lock();
+        let Some((piece, first)) = all.piece_of(at) else { return true };
+        if is_refused {
+            piece.put(first, slices);
+            let region = piece.region - 1;
+            all.region(region).is_refused = true;
+            return false;
+        }
+        piece.set(Bits::Ready, from, count, Bit::One);
+    }
 }
 
 /// Gives a run back.

@@ -7,11 +7,13 @@
 //! Checked: the purge thread's tests of the C layer, in groups of their own.
 //! Story: docs/design/purging.md
 
-use super::read_file;
+use super::{File, read_file};
 use crate::os::tuning::CGROUP_PATH_BYTES;
 use crate::os::{Guard, Lock};
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 
+/// The process's groups.
+const LIST: &CStr = c"/proc/self/cgroup";
 /// From here on it is none: what the first version says where there is none.
 const NO_LIMIT: u64 = 1 << 60;
 /// Bytes read of a file: what is wanted of the long ones stands there.
@@ -61,12 +63,24 @@ pub(crate) struct GroupUse {
 }
 
 impl Group {
-    /// It, looked for if nobody has: None where there is none.
+    /// It, looked for if nobody has: `Some(None)` where there is none.
     #[inline(never)]
     pub(crate) fn known() -> Guard<'static, Option<Option<Group>>> {
         let mut group = GROUP.lock();
-        group.get_or_insert_with(Group::find);
+        if group.is_none() {
+            let found = Group::find();
+            if found.is_some() || !Group::is_hidden() {
+                *group = Some(found);
+            }
+        }
         group
+    }
+
+    /// Whether nobody can look for want of descriptors or memory: later somebody can.
+    #[inline(never)]
+    pub(crate) fn is_hidden() -> bool {
+        const PASSING: [c_int; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+        File::opened(LIST, 0).is_err_and(|error| PASSING.contains(&error))
     }
 
     /// Looks for another one where it has no limit now. If there is none it stays: it may get a limit again.
@@ -89,7 +103,7 @@ impl Group {
     fn find() -> Option<Group> {
         // The first version has a line for each of a dozen groups.
         let mut room = [0; 2 * ROOM];
-        let list = read_file(c"/proc/self/cgroup", &mut room)?;
+        let list = read_file(LIST, &mut room)?;
         let (version, path) = place(list)?;
         let mut lowest: Option<(u64, Group)> = None;
         let mut path = path.strip_suffix(b"/").unwrap_or(path);

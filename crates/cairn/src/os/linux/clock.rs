@@ -19,11 +19,13 @@ type Read = unsafe extern "C" fn(libc::clockid_t, *mut timespec) -> c_int;
 static READ: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
 /// Milliseconds on a clock that is cheap to read and may lag by a few.
+#[inline(never)]
 pub(crate) fn now_ms() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
 }
 
 /// Nanoseconds on an exact clock.
+#[inline(never)]
 pub(crate) fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }

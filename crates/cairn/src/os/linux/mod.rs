@@ -364,12 +364,17 @@ impl File {
     }
 
     fn open_with(path: &CStr, flags: c_int) -> Option<File> {
+        File::opened(path, flags).ok()
+    }
+
+    /// It, or the number of the error.
+    fn opened(path: &CStr, flags: c_int) -> Result<File, c_int> {
         let path = path.as_ptr().expose_provenance();
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC | flags) as usize;
         let arguments = [libc::AT_FDCWD as usize, path, flags, 0, 0, 0];
         // SAFETY: a C string; the descriptor is this function's own.
         let file = unsafe { system_call(libc::SYS_openat, arguments) };
-        usize::try_from(file).ok().map(File)
+        usize::try_from(file).map(File).map_err(|_| -file as c_int)
     }
 
     /// Reads; how many bytes.

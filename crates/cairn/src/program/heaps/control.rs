@@ -8,7 +8,6 @@
 use super::{HeapId, heap_of};
 use crate::base::Ordering;
 use crate::closed::Blocks;
-use crate::heap::process_upkeep;
 use crate::large::HeapStats;
 use crate::samples::Reason;
 use crate::{closed, map::region, slices::arena, thread};
@@ -165,7 +164,7 @@ impl HeapId {
         unsafe {
             closed::trim_mine(name);
             if closed::is_shared(name) {
-                process_upkeep::request_trim();
+                crate::os::notify_all();
             }
         }
         // SAFETY: as above.

@@ -442,10 +442,11 @@ impl HeapId {
                 return p;
             }
             let new = self.allocate(size, align);
-            if !new.is_null() {
-                new.copy_from_nonoverlapping(p, usable.min(size));
-                api::deallocate_named(p, "realloc");
+            if new.is_null() {
+                return api::keep_or_null(p, usable, size, align);
             }
+            new.copy_from_nonoverlapping(p, usable.min(size));
+            api::deallocate_named(p, "realloc");
             new
         }
     }

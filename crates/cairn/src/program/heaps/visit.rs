@@ -13,6 +13,7 @@ use crate::map::{Block, OWNER_LARGE, address_map, all_heads, region};
 use crate::spans::Span;
 use crate::store::{Known, Live};
 use crate::{large, os, thread::search};
+use core::ptr::null_mut;
 
 /// A span, or a large block: where blocks of one size are.
 ///
@@ -48,44 +49,29 @@ fn places() -> impl Iterator<Item = (*mut u8, usize)> {
     core::iter::once(own).chain(region::places())
 }
 
-/// A bit for each place at which a block may start. Behind them stands what there was of `places` when it was made: threads
-/// that have nothing to do with the heap may commit more.
+/// A bit for each place at which a block may start, and what there was of `places` when it was made: threads that have nothing to
+/// do with the heap may commit more.
 struct Marks {
     words: *mut u64,
     bytes: usize,
-    places: *mut (*mut u8, usize),
-    count: usize,
+    places: [(*mut u8, usize); region::PLACES_MOST + 1],
 }
 
 impl Marks {
     fn new() -> Option<Marks> {
-        let (count, all) = places().fold((0, 0), |(count, all), place| (count + 1, all + place.1));
-        let marks = (all / MIN_ALIGN).div_ceil(u64::BITS as usize) * size_of::<u64>();
-        let list = count * size_of::<(*mut u8, usize)>();
-        let bytes = os::round_up((marks + list).max(1), os::page_size());
+        let mut noted = [(null_mut(), 0); region::PLACES_MOST + 1];
+        noted.iter_mut().zip(places()).for_each(|(noted, place)| *noted = place);
+        let all = noted.iter().map(|place| place.1).sum::<usize>();
+        let words = (all / MIN_ALIGN).div_ceil(u64::BITS as usize) * size_of::<u64>();
+        let bytes = os::round_up(words.max(1), os::page_size());
         let words: *mut u64 = os::map(bytes).cast();
-        if words.is_null() {
-            return None;
-        }
-        let list: *mut (*mut u8, usize) = words.wrapping_byte_add(marks).cast();
-        let (mut noted, mut left) = (0, all);
-        for (start, bytes) in places().take(count) {
-            // One may have become longer.
-            let bytes = bytes.min(left);
-            left -= bytes;
-            // SAFETY: behind the bits there is room for so many.
-            unsafe { list.add(noted).write((start, bytes)) };
-            noted += 1;
-        }
-        Some(Marks { words, bytes, places: list, count: noted })
+        (!words.is_null()).then_some(Marks { words, bytes, places: noted })
     }
 
     /// None for a block in memory that has been committed since.
     fn place(&self, block: *const u8) -> Option<(*mut u64, u64)> {
         let mut before = 0;
-        for nth in 0..self.count {
-            // SAFETY: one of the places.
-            let (start, bytes) = unsafe { *self.places.add(nth) };
+        for &(start, bytes) in &self.places {
             let offset = block.addr().wrapping_sub(start.addr());
             if offset < bytes {
                 let number = (before + offset) / MIN_ALIGN;
@@ -274,8 +260,7 @@ mod tests {
         crate::allocate(1);
         let mut marks = Marks::new().expect("memory");
         let inside = address_map::slice_address(0);
-        // SAFETY: the first of the places.
-        let committed = unsafe { (*marks.places).1 };
+        let committed = marks.places[0].1;
         for distance in [committed, 1 << 38, 1 << 39] {
             let beyond = inside.wrapping_add(distance);
             marks.set(beyond.cast());

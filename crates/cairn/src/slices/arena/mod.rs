@@ -20,7 +20,7 @@ pub(crate) use near::{after_growth, counted, follow_limits, reserve_mapped, try_
 pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
 pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, taken, tick};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
-pub(crate) use purge_policy::{keeps, maps_apart};
+pub(crate) use purge_policy::{keeps, maps_apart, stroke_ms};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 
 use crate::base::bits::{bit, longest_run, mask, pieces};

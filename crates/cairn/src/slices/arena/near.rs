@@ -75,11 +75,8 @@ impl Arena {
 
 /// A release of `slices` has made much dirty: purges at once what is beyond the bound, if it is.
 pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
-    if keeps() {
-        return;
-    }
     // No bound is lower.
-    if arena.dirty <= HOLLOW_MIN && !arena.is_watched() {
+    if keeps() || arena.dirty <= HOLLOW_MIN && !arena.is_watched() {
         return;
     }
     let bound = arena.burst_bound();

@@ -8,10 +8,10 @@
 
 use super::huge::HUGE_SLICES;
 use super::partition_runs::{Leave, Partitions};
-use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms};
+use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms, stroke_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
-use crate::base::bits::bit;
+use crate::base::bits::{bit, mask};
 use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
@@ -28,7 +28,7 @@ static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Bytes that have gone from spans in use, and are not needed again, for all that is known. Relaxed: a measure.
 static HOLES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
-/// Below which chunk of `WHOLE`, and of `DIRTY`, the next batch goes on, for the last one has met locked memory there;
+/// Below which slice of `WHOLE`, and of `DIRTY`, the next batch goes on, for the last one has met locked memory there;
 /// `usize::MAX`: at the top. Relaxed: who sees it late meets that again.
 static BELOW: [AtomicUsize; 2] = [const { AtomicUsize::new(usize::MAX) }; 2];
 
@@ -112,16 +112,17 @@ pub(super) fn purge_batch(
     for &lane in lanes {
         let below = &BELOW[usize::from(lane == DIRTY)];
         while done < limit {
-            let end = address_map::committed().div_ceil(CHUNK_SLICES);
-            let Some(chunk) = arena.tree.last(lane, end.min(below.load(Ordering::Relaxed))) else {
+            let end = address_map::committed().min(below.load(Ordering::Relaxed));
+            let Some(chunk) = arena.tree.last(lane, end.div_ceil(CHUNK_SLICES)) else {
                 below.store(usize::MAX, Ordering::Relaxed);
                 break;
             };
             let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
             if lane == DIRTY {
-                let dirty = purgeable(arena.bits(chunk));
+                let in_chunk = mask(0, (end - index).min(CHUNK_SLICES));
+                let dirty = purgeable(arena.bits(chunk)) & in_chunk;
                 if dirty == 0 {
-                    below.store(chunk, Ordering::Relaxed);
+                    below.store(index, Ordering::Relaxed);
                     continue;
                 }
                 let top = 63 - dirty.leading_zeros() as usize;
@@ -154,7 +155,7 @@ pub(super) fn purge_batch(
                 let dirty = were_dirty >> nth & 1 != 0;
                 arena.put(index + nth, 1, if dirty { Memory::Written } else { Memory::Clean });
             }
-            below.store(chunk, Ordering::Relaxed);
+            below.store(index, Ordering::Relaxed);
             break;
         }
     }
@@ -203,8 +204,7 @@ impl Arena {
     }
 
     fn tick(&mut self, now_ms: u64) -> bool {
-        let next = (now_ms as usize).saturating_add(purge_delay_ms());
-        NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
+        NEXT_TICK_MS.0.store((now_ms as usize).saturating_add(stroke_ms()), Ordering::Relaxed);
         // Twice of it: what is scattered is not all of use to one large block.
         let needed = (2 * self.needed(now_ms)).min(NEEDED_MAX);
         let keep = KEEP_MIN.max(self.filled() / KEEP_SHARE).max(needed);

@@ -42,6 +42,11 @@ pub fn purge_delay_ms() -> usize {
     if KEEPS.load(Ordering::Relaxed) { usize::MAX } else { DELAY_MS.load(Ordering::Relaxed) }
 }
 
+/// Milliseconds between two strokes of the purge clock: each of them looks at all, if briefly.
+pub(crate) fn stroke_ms() -> usize {
+    purge_delay_ms().max(PURGE_DELAY_MS / 8)
+}
+
 /// Says that nothing is given back, or that all is as the delay says: `M_TRIM_THRESHOLD`.
 #[doc(hidden)]
 pub fn keep_memory(on: bool) {

@@ -22,10 +22,10 @@ use std::vec::Vec;
 fn tear(heap: *mut Heap) {
     // SAFETY: nobody uses it in this process any more.
     unsafe {
-        (*heap).caches = Heap::EMPTY.caches;
+        (*heap).caches = Heap::empty().caches;
         (*heap).active.fill(null_mut());
-        (*heap).partial = Heap::EMPTY.partial;
-        (*heap).full = Heap::EMPTY.full;
+        (*heap).partial = Heap::empty().partial;
+        (*heap).full = Heap::empty().full;
         (*heap).full_slices = 0;
     }
 }

@@ -323,6 +323,25 @@ fn much_more_than_may_wait_goes_in_one_part() {
     });
 }
 
+/// By the clock alone, as the purge thread strikes it where nobody allocates.
+#[test]
+fn what_waits_goes_by_time() {
+    alone(|| {
+        let block = allocate(10 * MIB);
+        waiting::add(address_map::slice_of(block).next_multiple_of(32), u128::MAX / 3);
+        assert!(waiting::bytes() > 0);
+        arena::set_purge_delay_ms(0);
+        for _ in 0..10_000 {
+            crate::tick();
+            if waiting::bytes() == 0 {
+                return free(block);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("{} bytes wait", waiting::bytes());
+    });
+}
+
 /// Who leaves while somebody else sweeps goes over it again: that sweep may have been past its pages.
 #[test]
 fn who_leaves_sweeps_after_others() {

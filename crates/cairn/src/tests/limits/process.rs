@@ -1,13 +1,15 @@
 //! Limits of the process's memory: what counts, what is refused, what goes near them, and who is told.
 
 use super::super::alone::alone;
+use super::super::heaps::{Other, crowd};
 use super::super::large::{MIB, free, usable};
 use crate::base::{HARDENED, SLICE_SIZE};
 use crate::os::{self, fault};
 use crate::slices::limit::{Why, remembered};
 use crate::slices::{arena, limit};
 use crate::{
-    Heap, allocate, allocate_zeroed, check, on_low_memory, purge, reallocate, set_memory_limits,
+    Heap, Resized, allocate, allocate_zeroed, check, may_have_size, on_low_memory, purge,
+    reallocate, set_memory_limits,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -376,5 +378,82 @@ fn who_moves_tells_nobody() {
         assert!(!grown.is_null());
         assert_eq!(TOLD.load(Ordering::Relaxed), 0);
         on_low_memory(None, [0; 2]);
+    });
+}
+
+/// A block that shrinks where there is no memory for a smaller one stays, and is freed by either size.
+#[test]
+fn who_shrinks_keeps_the_block_where_memory_is_short() {
+    alone(|| {
+        set_hard(40 * MIB);
+        for size in [1000, 100_000] {
+            let blocks = fill(size);
+            let (least, last) = (fill(16), blocks[blocks.len() - 1]);
+            // SAFETY: live blocks.
+            unsafe {
+                last.write(7);
+                let small = reallocate(last, 10);
+                assert!(small == last && small.read() == 7, "{size}");
+                assert!(may_have_size(small, 10, 16, Resized::Perhaps));
+                assert!(!may_have_size(small, 10, 16, Resized::Never));
+                assert!(reallocate(blocks[0], 2 * size).is_null());
+            }
+            blocks.into_iter().chain(least).for_each(free);
+            purge();
+        }
+        set_hard(0);
+        let mut heap = Heap::new().expect("memory");
+        assert!(heap.set_limits(0, 2048, None, [0; 2]));
+        let block = heap.allocate(1000, 16);
+        while !heap.allocate(16, 16).is_null() {}
+        // SAFETY: a live block of the heap's.
+        assert_eq!(unsafe { heap.id().reallocate(block, 10, 16) }, block);
+        heap.destroy();
+        check();
+    });
+}
+
+/// Who has no descriptor left cannot look at the group now, but later.
+#[test]
+fn a_look_that_fails_for_want_of_descriptors_is_not_the_last() {
+    alone(|| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: structs of this function's.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+            let none = libc::rlimit { rlim_cur: 0, ..limit };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none), 0);
+            limit::look(64 * MIB, Why::Time);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        }
+        assert!(limit::may_have_group());
+    });
+}
+
+/// Who has no heap yet is served as others are.
+#[test]
+fn a_thread_without_a_heap_tells_of_a_shortage() {
+    static HELD: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    fn told(size: usize, _: [usize; 2]) {
+        if size > 0 {
+            TOLD.fetch_add(1, Ordering::Relaxed);
+            let all = core::mem::take(&mut *HELD.lock().expect("nobody panics"));
+            all.into_iter().map(core::ptr::with_exposed_provenance_mut).for_each(free);
+        }
+    }
+    alone(|| {
+        crowd();
+        let other = Other::new();
+        set_hard(60 * MIB);
+        HELD.lock().expect("as above").reserve(100_000);
+        HELD.lock().expect("as above").extend(fill(1000).iter().map(|at| at.expose_provenance()));
+        on_low_memory(Some(told), [0; 2]);
+        let block = other.allocates(3000, 1)[0];
+        on_low_memory(None, [0; 2]);
+        assert!(TOLD.load(Ordering::Relaxed) > 0 && !block.is_null());
+        free(block);
+        other.leaves();
+        check();
     });
 }

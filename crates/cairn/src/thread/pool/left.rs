@@ -6,9 +6,19 @@
 //! Checked: tests/region.rs, tests/grace.rs
 //! Story: docs/design/regions.md
 
-use crate::base::{SizeClass, Stack};
+use crate::base::{AtomicU32, AtomicUsize, Ordering, SizeClass, Stack};
 use crate::heap::{Heap, handle::LEFT};
+use crate::os;
+use crate::slices::arena;
 use crate::thread::pool;
+use crate::thread::tuning::{LEFT_MIN, LEFT_PAUSES};
+
+/// How many there are, and with how many all are looked at again: twice as many as were left. Relaxed, like the others: a measure.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static LOOK_FROM: AtomicUsize = AtomicUsize::new(LEFT_MIN);
+/// When the next look by time is due, and how often in a row one has found nothing.
+static NEXT_MS: AtomicUsize = AtomicUsize::new(0);
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
 /// Takes a heap that nobody uses any more, with the blocks in use.
 ///
@@ -19,6 +29,26 @@ pub(crate) unsafe fn keep(heap: *mut Heap) {
     unsafe {
         (*heap).member.of = core::ptr::null_mut();
         LEFT.lock().push(heap);
+    }
+    IN_VAIN.store(0, Ordering::Relaxed);
+    if COUNT.fetch_add(1, Ordering::Relaxed) >= LOOK_FROM.load(Ordering::Relaxed) {
+        collect();
+    }
+    pool::look_besides();
+}
+
+/// Collects them now and then: less often as long as nothing comes home.
+pub(super) fn step() {
+    let (now, next) = (os::now_ms() as usize, NEXT_MS.load(Ordering::Relaxed));
+    if COUNT.load(Ordering::Relaxed) == 0 || now < next {
+        return;
+    }
+    let in_vain = IN_VAIN.load(Ordering::Relaxed);
+    let later = now.saturating_add(arena::stroke_ms().saturating_mul(4 << in_vain));
+    // One of many threads.
+    if NEXT_MS.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let in_vain = if collect() { 0 } else { (in_vain + 1).min(LEFT_PAUSES) };
+        IN_VAIN.store(in_vain, Ordering::Relaxed);
     }
 }
 
@@ -37,6 +67,7 @@ pub(crate) fn slices(heap: &Heap) -> usize {
 pub(crate) fn collect() -> bool {
     let mut left = LEFT.lock();
     let (mut all, mut has_given) = (core::mem::replace(&mut *left, Stack::EMPTY), false);
+    let mut count = 0;
     while !all.is_empty() {
         let heap = all.pop();
         // SAFETY: a heap of the list, which the lock's owner uses.
@@ -46,11 +77,14 @@ pub(crate) fn collect() -> bool {
             let now = slices(&*heap);
             has_given |= now < before;
             if now > 0 {
+                count += 1;
                 left.push(heap);
             } else {
                 pool::put_closed(heap);
             }
         }
     }
+    COUNT.store(count, Ordering::Relaxed);
+    LOOK_FROM.store((2 * count).max(LEFT_MIN), Ordering::Relaxed);
     has_given
 }

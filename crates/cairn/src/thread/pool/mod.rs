@@ -14,10 +14,9 @@ pub(crate) mod shared;
 
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::{AtomicBool, AtomicU32, AtomicUsize, Ordering, Stack, fence, point, shares};
-use crate::heap::process_upkeep::{follow_limits, set_besides};
+use crate::heap::process_upkeep::{set_besides, strike};
 use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
 use crate::map::{address_map, region};
-use crate::os;
 use crate::os::{Lock, Presence};
 use crate::slices::{arena, reservation};
 use core::ptr::null_mut;
@@ -52,6 +51,12 @@ pub(crate) fn take() -> *mut Heap {
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
 /// no memory. It does not count as in use: for closed heaps, and the shared heap, which gets the last place.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
+    let heap = try_take_any(spare);
+    // Of those that are left some may have nothing any more.
+    if heap.is_null() && left::collect() { try_take_any(spare) } else { heap }
+}
+
+fn try_take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free.pop();
     // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
@@ -63,7 +68,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
                 return null_mut();
             }
             heap = at.cast();
-            heap.write(Heap::EMPTY);
+            heap.write(Heap::empty());
             (*heap).set_owner();
             pool.made += 1;
             MADE.store(pool.made, Ordering::Release);
@@ -131,7 +136,7 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
         }
         // A child that finds it half written finds it shut.
         fence(Ordering::Release);
-        Heap::write_over(heap, Heap::EMPTY);
+        Heap::write_over(heap, Heap::empty());
         // A dead thread's has been one.
         (*heap).presence.bar();
         (*heap).member.turn.close();
@@ -247,13 +252,20 @@ pub(crate) fn is_dead_owner(owner: u32) -> bool {
 /// There are dead heaps: upkeep looks for what they had.
 fn begin_salvage() {
     DEAD.store(true, Ordering::Relaxed);
-    set_besides(Some(salvage::step));
+    look_besides();
+}
+
+/// Upkeep looks besides for what nobody uses any more, from now on.
+fn look_besides() {
+    set_besides(|| {
+        salvage::step();
+        left::step();
+    });
 }
 
 /// There are none any more.
 fn end_salvage() {
     DEAD.store(false, Ordering::Release);
-    set_besides(None);
 }
 
 /// Whether there are dead heaps.
@@ -289,7 +301,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
                 if (*heap).role == Role::Free {
                     if (*heap).member.turn.is_shut() {
                         // It was being written.
-                        Heap::write_over(heap, Heap::EMPTY);
+                        Heap::write_over(heap, Heap::empty());
                         (*heap).member.turn.close();
                     }
                     pool.free.push(heap);
@@ -330,8 +342,7 @@ pub(crate) fn let_go_of_others() {
 /// ```
 pub fn tick() -> bool {
     salvage::step();
-    if arena::tick(os::now_ms()) {
-        follow_limits();
-    }
+    left::step();
+    strike();
     arena::in_debt()
 }

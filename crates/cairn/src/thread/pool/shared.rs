@@ -7,7 +7,7 @@
 //! Story: docs/design/tls.md
 
 use crate::base::shares::in_use;
-use crate::base::{HARDENED, SizeClass, in_hardened};
+use crate::base::{HARDENED, SizeClass};
 use crate::heap::Heap;
 use crate::map::{Block, FreeList};
 use crate::os::{self, Lock};
@@ -79,13 +79,18 @@ fn make() -> *mut Heap {
 pub(crate) fn refill(heap: &mut Heap, class: SizeClass) -> *mut Block {
     let most = (SHARED_BYTES / class.block_size()).max(1);
     let wanted = 1 << heap.ask_shared(class) << usize::from(in_use() > CROWD);
-    let list = take(class, in_hardened(most.min(wanted), 1));
     if HARDENED {
+        // None of these counts as a sample.
+        if heap.sampling.is_on() {
+            return null_mut();
+        }
+        let list = take(class, 1);
         heap.slow_tick();
         // The block may not be zero, whatever the last refill found.
         heap.caches.take_all(class);
         return unlisted(list);
     }
+    let list = take(class, most.min(wanted));
     if list.count == 0 { null_mut() } else { heap.refill_with(class, list) }
 }
 

@@ -128,6 +128,10 @@ impl Group {
 
     pub(crate) fn find_again(_: &mut Option<Option<Group>>) {}
 
+    pub(crate) fn is_hidden() -> bool {
+        false
+    }
+
     pub(crate) fn forget_in_child() {
         GROUP.settle_in_child();
     }
