@@ -7,8 +7,9 @@ use crate::environment::{
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
 use crate::{at_signal, profile, stats};
+use core::arch::global_asm;
 use core::fmt::{self, Display, Formatter, Write};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs before the program's own constructors, usually; of a static program's, before those
 /// with a priority too.
@@ -85,11 +86,41 @@ impl Wishes {
     }
 }
 
+/// The settings have been read.
+static HAS_READ: AtomicBool = AtomicBool::new(false);
+
+/// What the core asks before it reserves anything (`os::early_address_space`): libraries and a static program's C library may
+/// allocate before `start`. 0: as usual.
+extern "C" fn early_address_space() -> usize {
+    if HAS_READ.load(Ordering::Relaxed) || is_secure() {
+        return 0;
+    }
+    let bytes = |(name, value)| match settings::read(prefix(), name, value) {
+        Ok(Setting::AddressSpace(bytes)) => Some(bytes),
+        _ => None,
+    };
+    cairn_variables().filter_map(bytes).last().unwrap_or(0)
+}
+
+// Weak, as where it is asked: the same file may have both.
+global_asm!(
+    ".weak cairn_early_address_space",
+    ".hidden cairn_early_address_space",
+    ".set cairn_early_address_space, {asked}",
+    asked = sym early_address_space,
+);
+
+/// Whether the program runs with other rights than its caller.
+fn is_secure() -> bool {
+    // SAFETY: getauxval has no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 extern "C" fn start() {
     // Nothing is reserved here: a program may limit its own address space before it allocates.
     cairn::see_forks();
-    // SAFETY: getauxval has no preconditions.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    HAS_READ.store(true, Ordering::Relaxed);
+    if is_secure() {
         return;
     }
     let shown = Text(prefix());

@@ -313,17 +313,22 @@ fn next(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Whether the program has a throwing form of its own where ours might be: then the nothrow
-/// forms are the runtime's, which call it.
-#[inline(never)]
-pub(crate) fn is_replaced() -> bool {
-    let forms = [
+/// The throwing forms, as the program has them, and ours.
+#[inline(always)]
+fn forms() -> [(*const c_void, *const c_void); 4] {
+    [
         (resolved!("_Znwm"), new as *const c_void),
         (resolved!("_Znam"), new_array as *const c_void),
         (resolved!("_ZnwmSt11align_val_t"), new_aligned as *const c_void),
         (resolved!("_ZnamSt11align_val_t"), new_array_aligned as *const c_void),
-    ];
-    forms.iter().any(|(now, own)| now != own)
+    ]
+}
+
+/// Whether the program has a throwing form of its own where ours might be: then the nothrow
+/// forms are the runtime's, which call it.
+#[inline(never)]
+pub(crate) fn is_replaced() -> bool {
+    forms().iter().any(|(now, own)| now != own)
 }
 
 /// Ends the process if the block is not one that `operator new` gives for that size and alignment. A program that
@@ -343,21 +348,25 @@ fn expect_size(p: *mut c_void, size: usize, align: usize) {
     }
 }
 
-/// Where there is no runtime's definition to hand over to (a static executable): calls the
-/// new-handler as it would. Null if that throws, or if there is none.
+/// Where there is no runtime's definition to hand over to (a static executable, a plugin that came with its runtime): calls the
+/// throwing form of the same name if it is the program's own, else the new-handler, as the runtime would. Null if that throws,
+/// or if there is none.
 #[cold]
-fn retry(size: usize, align: usize) -> *mut c_void {
+fn retry(name: &CStr, size: usize, align: usize) -> *mut c_void {
+    let throwing = name.to_bytes().strip_suffix(b"RKSt9nothrow_t");
+    let names: [&[u8]; 4] = [b"_Znwm", b"_Znam", b"_ZnwmSt11align_val_t", b"_ZnamSt11align_val_t"];
+    let of_name = names.into_iter().zip(forms()).find(|(name, _)| Some(*name) == throwing);
+    if let Some((_, (now, own))) = of_name
+        && now != own
+    {
+        // SAFETY: the program's form, with these arguments.
+        return unsafe { cxx_catch::call_new(now, size, align) };
+    }
     loop {
-        let handler = new_handler();
-        if handler.is_null() {
-            return handler;
-        }
-        // SAFETY: a new-handler is such a function.
-        if !unsafe { cxx_catch::call(handler) } {
-            return core::ptr::null_mut();
-        }
         let p = allocate(size, align, NO_PARTITION);
-        if !p.is_null() {
+        let handler = new_handler();
+        // SAFETY: a new-handler is such a function.
+        if !p.is_null() || handler.is_null() || !unsafe { cxx_catch::call(handler) } {
             return p.cast();
         }
     }
@@ -372,7 +381,7 @@ pub(crate) fn plain_nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     }
     let next = next(name);
     if next.is_null() {
-        return retry(size, 16);
+        return retry(name, size, 16);
     }
     // SAFETY: the runtime's function of that name has this type.
     let next: extern "C" fn(usize, Tag) -> *mut c_void = unsafe { core::mem::transmute(next) };
@@ -388,7 +397,7 @@ pub(crate) fn aligned_nothrow(name: &CStr, size: usize, align: usize, tag: Tag) 
     }
     let next = next(name);
     if next.is_null() {
-        return retry(size, align);
+        return retry(name, size, align);
     }
     // SAFETY: the runtime's function of that name has this type.
     let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =

@@ -55,16 +55,19 @@ global_asm!(
     ".hidden cairn_catching",
     ".globl cairn_catching",
     ".type cairn_catching, @function",
-    "cairn_catching:", // rdi: the function
+    "cairn_catching:", // rdi: the function, rsi, rdx: its arguments, rcx: bits of the answer
     ".cfi_startproc",
     ".cfi_personality 0x9b, cairn_catch_personality",
     ".cfi_lsda 0x1b, cairn_catch_table",
-    "sub rsp, 8",
+    "push rcx",
     ".cfi_adjust_cfa_offset 8",
+    "mov rax, rdi",
+    "mov rdi, rsi",
+    "mov rsi, rdx",
     "cairn_catch_from:",
-    "call rdi",
+    "call rax",
     "cairn_catch_to:",
-    "mov eax, 1",
+    "or rax, [rsp]",
     "2:",
     "add rsp, 8",
     ".cfi_adjust_cfa_offset -8",
@@ -87,21 +90,26 @@ global_asm!(
     ".hidden cairn_catching",
     ".globl cairn_catching",
     ".type cairn_catching, %function",
-    "cairn_catching:", // x0: the function
+    "cairn_catching:", // x0: the function, x1, x2: its arguments, x3: bits of the answer
     ".cfi_startproc",
     ".cfi_personality 0x9b, cairn_catch_personality",
     ".cfi_lsda 0x1b, cairn_catch_table",
-    "stp x29, x30, [sp, #-16]!",
-    ".cfi_def_cfa_offset 16",
-    ".cfi_offset x29, -16",
-    ".cfi_offset x30, -8",
+    "stp x29, x30, [sp, #-32]!",
+    ".cfi_def_cfa_offset 32",
+    ".cfi_offset x29, -32",
+    ".cfi_offset x30, -24",
+    "str x3, [sp, #16]",
+    "mov x8, x0",
+    "mov x0, x1",
+    "mov x1, x2",
     "cairn_catch_from:",
-    "blr x0",
+    "blr x8",
     "cairn_catch_to:",
-    "mov w0, #1",
+    "ldr x8, [sp, #16]",
+    "orr x0, x0, x8",
     "2:",
     ".cfi_remember_state",
-    "ldp x29, x30, [sp], #16",
+    "ldp x29, x30, [sp], #32",
     ".cfi_def_cfa_offset 0",
     ".cfi_restore x29",
     ".cfi_restore x30",
@@ -114,7 +122,7 @@ global_asm!(
     "adrp x8, cairn_catch_calls + 8",
     "ldr x8, [x8, :lo12:cairn_catch_calls + 8]",
     "blr x8",
-    "mov w0, wzr",
+    "mov x0, xzr",
     "b 2b",
     ".cfi_endproc",
     ".size cairn_catching, . - cairn_catching",
@@ -122,14 +130,23 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    fn cairn_catching(function: *mut c_void) -> i32;
+    fn cairn_catching(function: *const c_void, first: usize, second: usize, bits: usize) -> usize;
 }
 
-/// Calls a function without arguments; false if it throws.
+/// Calls a function that answers nothing; false if it throws.
 ///
 /// # Safety
-/// It is one.
-pub(crate) unsafe fn call(function: *mut c_void) -> bool {
+/// It is one, without arguments.
+pub(crate) unsafe fn call(function: *const c_void) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { cairn_catching(function) != 0 }
+    unsafe { cairn_catching(function, 0, 0, 1) != 0 }
+}
+
+/// Calls a form of `operator new`; null if it throws.
+///
+/// # Safety
+/// It is one, with so many of these arguments.
+pub(crate) unsafe fn call_new(form: *const c_void, size: usize, align: usize) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    core::ptr::with_exposed_provenance_mut(unsafe { cairn_catching(form, size, align, 0) })
 }

@@ -143,6 +143,22 @@ fn a_plugins_constructor_may_wait_for_a_thread() {
     );
 }
 
+/// Such a host has forms of `operator new` that are not ours, and the forms that do not throw are in no library that others see.
+#[test]
+fn a_plugin_whose_host_has_another_runtime_gets_blocks() {
+    let host = compiled("g++", "plugin-host", |cxx| {
+        cxx.args(["-std=c++17", "-static-libstdc++", "-static-libgcc", "-rdynamic"]);
+        cxx.arg(source_path("plugin_host.cpp"));
+    });
+    let plugin = compiled("g++", "plugin-nothrow.so", |cxx| {
+        cxx.args(["-shared", "-std=c++17"]).arg(source_path("plugin_nothrow.cpp"));
+    });
+    let mut command = Command::new(host);
+    command.arg(plugin).env("LD_PRELOAD", &library().shared);
+    let output = command.output().expect("the host starts");
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// What is bound deeply, without an allocator of its own, finds the C library's.
 #[test]
 fn two_allocators_live_side_by_side() {

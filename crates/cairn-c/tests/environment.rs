@@ -76,13 +76,24 @@ fn the_address_space_is_what_is_asked_for() {
             let (Some(Ok(kib)), Some(Ok(beyond))) = (words.next(), words.next()) else {
                 panic!("{what}: {}", outcome.stdout)
             };
-            // A static program's C library allocates before anybody reads the environment.
-            let is_static = what.contains("Static");
-            let (reserved, is_ample) = if is_static { (usual, true) } else { (reserved, is_ample) };
             let least = reserved + reserved / 8;
             assert!((least..least + GIB / 2).contains(&kib), "{what}: {kib}");
             assert_eq!(beyond == 0, is_ample, "{what}: {beyond}");
         });
+    }
+}
+
+/// The constructors of libraries run before cairn's, and may allocate: those of C++ do.
+#[test]
+fn the_address_space_of_a_program_in_cxx_is_what_is_asked_for() {
+    const GIB: usize = 1 << 20;
+    for loading in [Loading::Preloaded, Loading::Linked] {
+        let program = Program::build("early.cpp", loading).expect("no archive is needed");
+        let mut command = program.command::<&str>(&[]);
+        command.env("CAIRN_ADDRESS_SPACE", "2GiB");
+        let outcome = run(command);
+        let kib: usize = outcome.stdout.trim().parse().expect("a number");
+        assert!((2 * GIB..3 * GIB).contains(&kib), "{loading:?}: {kib}");
     }
 }
 

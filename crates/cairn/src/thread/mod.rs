@@ -283,6 +283,10 @@ fn make_reservation() -> bool {
     // Not under the lock: the C library is asked.
     os::page_size();
     let started = STARTED.lock();
+    let early = os::early_address_space();
+    if early > 0 {
+        reservation::set_address_space(early);
+    }
     let made = !address_map::exists() && reservation::init();
     drop(started);
     if made {

@@ -32,6 +32,59 @@ pub(super) unsafe fn map(arguments: [usize; 6]) -> isize {
     unsafe { system_call(libc::SYS_mmap, passed) }
 }
 
+/// Bytes that the C layer wants reserved at most, though its constructor has not run yet; 0: as usual, or there is no such layer.
+#[cold]
+#[inline(never)]
+pub(crate) fn early_address_space() -> usize {
+    type Asked = unsafe extern "C" fn() -> usize;
+    let asked = asked();
+    // SAFETY: the C layer's function has this type.
+    unsafe { core::mem::transmute::<usize, Option<Asked>>(asked).map_or(0, |asked| asked()) }
+}
+
+/// The address of a name that the C layer defines, if it is there: the loader's table has it.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn asked() -> usize {
+    let asked;
+    // SAFETY: reads the table.
+    unsafe {
+        core::arch::asm!(
+            ".weak cairn_early_address_space",
+            ".hidden cairn_early_address_space",
+            "mov {0}, qword ptr [rip + cairn_early_address_space@GOTPCREL]",
+            out(reg) asked,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    asked
+}
+
+/// As above.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline(always)]
+fn asked() -> usize {
+    let asked;
+    // SAFETY: reads the table.
+    unsafe {
+        core::arch::asm!(
+            ".weak cairn_early_address_space",
+            ".hidden cairn_early_address_space",
+            "adrp {0}, :got:cairn_early_address_space",
+            "ldr {0}, [{0}, :got_lo12:cairn_early_address_space]",
+            out(reg) asked,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    asked
+}
+
+/// There is no C layer.
+#[cfg(any(miri, target_arch = "s390x"))]
+fn asked() -> usize {
+    0
+}
+
 // The only place where the kernel is entered: one function, and not inlined, for others to find it. It is no name that
 // programs are linked with.
 #[cfg(not(miri))]

@@ -20,6 +20,7 @@ pub(crate) use auxiliary_vector::{entry_point, page_size, seed, variable};
 pub(crate) use cgroup::{Group, GroupUse};
 pub(crate) use clock::{cpu_ns, now_ms, now_ns};
 pub(crate) use faults::*;
+pub(crate) use machine::early_address_space;
 pub use machine::system_call;
 pub(crate) use maps::{builds, mapped_around, mappings};
 pub(crate) use no_unload::stay;

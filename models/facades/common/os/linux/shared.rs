@@ -269,3 +269,8 @@ pub(crate) fn abort() -> ! {
     let said = lock(&SAID).clone();
     panic!("{}", said.trim_end());
 }
+
+/// There is no C layer.
+pub(crate) fn early_address_space() -> usize {
+    0
+}

@@ -1,0 +1,18 @@
+/* Allocates by each of the forms that do not throw. */
+#include <cstddef>
+#include <new>
+
+template <class T> static int frees(T *block) { return block ? (operator delete(block), 1) : 0; }
+
+extern "C" int allocates()
+{
+    const auto wide = std::align_val_t(64);
+    void *aligned = operator new(100, wide, std::nothrow), *array = operator new[](100, wide, std::nothrow);
+    int count = frees(operator new(100, std::nothrow)) + (aligned != nullptr) + (array != nullptr);
+    void *plain = operator new[](100, std::nothrow);
+    count += plain != nullptr;
+    operator delete(aligned, wide);
+    operator delete[](array, wide);
+    operator delete[](plain);
+    return count;
+}
