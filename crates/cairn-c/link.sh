@@ -3,7 +3,7 @@
 #
 # Makes what programs are linked with, from the archive that cargo builds: NAME.so.VERSION and the
 # links to it, NAME.a, and an object file for the front of a link line. NAME is libcairn or
-# libcairn-hardened. CC is the compiler, if it is not cc.
+# libcairn-hardened. CC is the compiler, if it is not cc, perhaps with words before it or after it.
 #
 # Cargo makes no shared library: it would give the linker an anonymous version script, beside which
 # a linker takes no other. docs/design/abi.md has the long story.
@@ -11,6 +11,9 @@ set -eu
 archive=$1 folder=$2 name=$3 version=$4
 abi=0
 scripts=$(dirname "$0")
+compile() {
+    if command -v "${CC:-cc}" >/dev/null; then "${CC:-cc}" "$@"; else $CC "$@"; fi
+}
 mkdir -p "$folder"
 made=$(mktemp -d "$folder/.link-XXXXXX")
 trap 'rm -rf "$made"' EXIT
@@ -18,12 +21,12 @@ object=$made/${name#lib}.o
 
 # What `malloc` reaches is all of cairn. The rest of the archive is the compiler's, and its own
 # sections of debug information name folders of this machine.
-"${CC:-cc}" -r -nostdlib -o "$object" -Wl,-u,malloc -Wl,-S "$archive"
+compile -r -nostdlib -o "$object" -Wl,-u,malloc -Wl,-S "$archive"
 ar rcsD "$made/$name.a" "$object"
 # Thread exit and fork handlers point into the library: it stays until the process ends. The two
 # builds have two sonames: what a program linked with one relies on may be missing in the other.
 share() {
-    "${CC:-cc}" -shared -s -o "$made/$name.so.$version" "$object" \
+    compile -shared -s -o "$made/$name.so.$version" "$object" \
         -Xlinker --version-script="$scripts/libcairn.map" -Wl,-soname,"$name.so.$abi" \
         -Wl,-z,nodelete,-z,now,-z,relro,-z,noexecstack,--gc-sections,--build-id=sha1 "$@"
 }

@@ -58,8 +58,12 @@ fn build_beside(name: &str, flags: &[&str]) -> PathBuf {
     println!("cargo::rerun-if-changed={}", source.display());
     let soname = format!("libcairn-{name}.so");
     let library = Path::new(&variable("OUT_DIR")).join(&soname);
-    let linker = env::var_os("RUSTC_LINKER").or_else(|| env::var_os("CC"));
-    let mut compiler = Command::new(linker.unwrap_or_else(|| "cc".into()));
+    // CC may be several words; they are the shell's to tell apart, as in link.sh.
+    const COMPILE: &str =
+        r#"if command -v "${CC:-cc}" >/dev/null; then "${CC:-cc}" "$@"; else $CC "$@"; fi"#;
+    let mut compiler = Command::new("sh");
+    compiler.args(["-c", COMPILE, "cc"]);
+    compiler.envs(env::var_os("RUSTC_LINKER").map(|linker| ("CC", linker)));
     compiler.args(["-O2", "-g0", "-shared", "-fPIC", "-fvisibility=hidden", "-s"]);
     compiler.args(["-fno-stack-protector", "-foptimize-sibling-calls"]).args(flags);
     compiler.arg("-o").arg(&library).arg(source);

@@ -1,8 +1,9 @@
 //! Where things are, and the release libraries.
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use xshell::{Shell, cmd};
+use xshell::{Cmd, Shell, cmd};
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {
@@ -49,8 +50,7 @@ impl Build {
         let (shell, target, features) = (shell()?, self.target_dir(""), self.features());
         let build =
             cmd!(shell, "cargo build --quiet --profile library -p cairn-c --features {features}");
-        build.arg("--target-dir").arg(target).quiet().run()?;
-        let archive = self.target_dir("library/libcairn_archive.a");
+        let archive = built(build.arg("--target-dir").arg(target), "libcairn_archive.a")?;
         let (folder, name) = (target_dir("release/lib"), self.library_name());
         link(&shell, &archive, &folder, name)?;
         Ok(folder.join(name).with_extension("so"))
@@ -68,6 +68,16 @@ impl Build {
             false => "the hardened build (--hardened)",
         }
     }
+}
+
+/// Runs cargo, which builds a file of this name; where it is. A target in the user's settings has cargo put it elsewhere.
+pub(crate) fn built(build: Cmd<'_>, name: &str) -> Result<PathBuf> {
+    let said = build.arg("--message-format=json-render-diagnostics").quiet().read()?;
+    let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let files = messages.flat_map(|message| message["filenames"].as_array().cloned());
+    let mut files = files.flatten().filter_map(|file| file.as_str().map(PathBuf::from));
+    let file = files.find(|file| file.file_name().is_some_and(|found| found == name));
+    file.with_context(|| format!("cargo builds no {name}"))
 }
 
 /// Makes what programs are linked with, from the archive that cargo has built.

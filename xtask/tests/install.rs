@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -259,9 +260,20 @@ fn what_is_not_ours_stays() {
     }
     let before = tree(&prefix);
     let run = |verb: &str| xtask(&[verb.as_ref(), OsStr::new("--prefix"), prefix.as_ref()]);
-    output_of(run("install"));
-    // Once more over itself.
-    output_of(run("install"));
+    let elsewhere = ["--libdir", "lib64"].map(OsStr::new);
+    output_of(xtask(
+        &[&[OsStr::new("install"), "--prefix".as_ref(), prefix.as_ref()][..], &elsewhere].concat(),
+    ));
+    assert!(prefix.join("lib64/libcairn.so").exists());
+    // Once more over itself, elsewhere: nothing of the first is left. Folders are for all, whatever the user's mask.
+    let mut again = command("sh", &["-c", "umask 077; exec \"$0\" \"$@\""]);
+    let install = run("install");
+    again.arg(install.get_program()).args(install.get_args());
+    again.current_dir(install.get_current_dir().unwrap_or(Path::new(".")));
+    output_of(again);
+    assert!(!prefix.join("lib64").exists() && prefix.join("lib/libcairn.so").exists());
+    let mode = fs::metadata(prefix.join("lib/pkgconfig")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
     fs::write(prefix.join("include/cairn.h"), "of another version\n").unwrap();
     fs::remove_file(prefix.join("lib/cairn.o")).unwrap();
     let said = output_of(run("uninstall"));
@@ -283,6 +295,24 @@ fn a_prefix_that_cannot_be_is_named() {
     fails_with(xtask(&["install", "--prefix", "/proc/cairn"]), &["cannot write to /proc"]);
     let outside = ["install", "--prefix", "/nowhere", "--libdir", "../lib"];
     fails_with(xtask(&outside), &["--libdir is a path below the prefix"]);
+    let empty = ["install", "--prefix", "/nowhere", "--libdir", ""];
+    fails_with(xtask(&empty), &["--libdir is a path below the prefix"]);
+}
+
+/// What was written of an installation that failed half-way goes, and what is not there is no obstacle.
+#[test]
+fn half_an_installation_is_taken_away() {
+    let (_folder, folder) = scratch();
+    let prefix = folder.join("prefix");
+    let manifests = prefix.join("share/cairn/manifests");
+    fs::create_dir_all(&manifests).unwrap();
+    let lines = ["", "share", "share/cairn", "share/cairn/manifests", "share/zsh"];
+    let folders: String = lines.iter().map(|path| format!("{path}\tfolder\n")).collect();
+    fs::write(manifests.join("0.1.0"), folders + "share/zsh/_cairn\t00\n").unwrap();
+    let uninstall = [OsStr::new("uninstall"), "--prefix".as_ref(), prefix.as_ref()];
+    let said = output_of(xtask(&uninstall));
+    assert!(said.contains("left alone: share/zsh/_cairn is missing"), "{said}");
+    assert!(!prefix.exists());
 }
 
 #[test]

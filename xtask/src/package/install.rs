@@ -6,9 +6,9 @@
 
 use super::{File, Files, VERSION, files};
 use crate::library::{target_dir, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -51,14 +51,15 @@ pub(crate) fn install(args: &Args) -> Result<()> {
     if args.check {
         let mut wrong = Vec::new();
         for (path, is) in &manifest(&root)? {
-            wrong.extend(problem(&root, path, is)?);
+            wrong.extend(problem(&root, path, is));
         }
         ensure!(wrong.is_empty(), "cairn {VERSION} in {there} is broken: {}", wrong.join(", "));
         println!("cairn {VERSION} in {there} is whole");
         return Ok(());
     }
     let mut parts = Path::new(&args.libdir).components();
-    let is_below = parts.all(|part| matches!(part, Component::Normal(_)));
+    let is_below =
+        !args.libdir.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)));
     ensure!(is_below, "--libdir is a path below the prefix");
     // Before anything is built: that takes a while.
     let folder = root.ancestors().find(|folder| folder.exists()).context("no such folder")?;
@@ -80,30 +81,56 @@ pub(crate) fn install(args: &Args) -> Result<()> {
 pub(crate) fn uninstall(place: &Place) -> Result<()> {
     let root = place.root()?;
     let manifest = manifest(&root)?;
+    let others = others(&root);
     // From within outwards.
     for (path, is) in manifest.iter().rev() {
-        match problem(&root, path, is)? {
+        match problem(&root, path, is) {
             Some(problem) => println!("left alone: {problem}"),
             None if is == FOLDER => {}
+            // Another version has the same.
+            None if others.contains(&line(path, is)) => {}
             None => fs::remove_file(root.join(path)).with_context(|| path.clone())?,
         }
     }
+    // Last what says that there is something: it may have to be done again.
+    let inside = |path: &str| Path::new(MANIFESTS).starts_with(path);
+    remove_folders(&root, manifest.iter().rev(), |path| !inside(path))?;
     fs::remove_file(root.join(MANIFESTS).join(VERSION))?;
-    for (path, _) in manifest.iter().rev().filter(|(_, is)| *is == FOLDER) {
-        match fs::remove_dir(root.join(path)) {
-            // Others have put something into it.
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
-            removed => removed.with_context(|| format!("cannot remove {path}"))?,
-        }
-    }
-    Ok(())
+    remove_folders(&root, manifest.iter().rev(), inside)
+}
+
+/// Removes folders of a manifest, if nothing of others is in them.
+fn remove_folders<'a>(
+    root: &Path,
+    all: impl Iterator<Item = (&'a String, &'a String)>,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut meant = all.filter(|(path, is)| *is == FOLDER && is_meant(path));
+    meant.try_for_each(|(path, _)| match fs::remove_dir(root.join(path)) {
+        Err(error) if GONE_OR_IN_USE.contains(&error.kind()) => Ok(()),
+        removed => removed.with_context(|| format!("cannot remove {path}")),
+    })
+}
+
+/// Why a folder is not removed: others have put something into it, or have taken it away, or its place.
+const GONE_OR_IN_USE: [ErrorKind; 3] =
+    [ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound, ErrorKind::NotADirectory];
+
+/// The lines of the manifests of other versions.
+fn others(root: &Path) -> BTreeSet<String> {
+    let all = fs::read_dir(root.join(MANIFESTS)).into_iter().flatten().flatten();
+    let others = all.filter(|other| other.file_name() != VERSION);
+    let texts = others.filter_map(|other| fs::read_to_string(other.path()).ok());
+    texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
 impl Place {
     /// The folder that files are written to.
     fn root(&self) -> Result<PathBuf> {
         let prefix = std::path::absolute(&self.prefix).context("--prefix")?;
-        let Some(destdir) = &self.destdir else { return Ok(prefix) };
+        // An empty one is none, as elsewhere.
+        let destdir = self.destdir.as_ref().filter(|destdir| !destdir.as_os_str().is_empty());
+        let Some(destdir) = destdir else { return Ok(prefix) };
         Ok(std::path::absolute(destdir).context("--destdir")?.join(prefix.strip_prefix("/")?))
     }
 }
@@ -116,7 +143,7 @@ fn manifest(root: &Path) -> Result<Manifest> {
 }
 
 /// What is wrong with a path, if it is not what a manifest says.
-fn problem(root: &Path, path: &str, is: &str) -> Result<Option<String>> {
+fn problem(root: &Path, path: &str, is: &str) -> Option<String> {
     let place = root.join(path);
     let found = match fs::symlink_metadata(&place) {
         Ok(found) if found.is_dir() => Ok(FOLDER.to_owned()),
@@ -124,10 +151,10 @@ fn problem(root: &Path, path: &str, is: &str) -> Result<Option<String>> {
         Err(error) => Err(error),
     };
     match found {
-        Ok(found) if found == is => Ok(None),
-        Ok(_) => Ok(Some(format!("{path} is not what was installed"))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(format!("{path} is missing"))),
-        Err(error) => bail!("{path}: {error}"),
+        Ok(found) if found == is => None,
+        Ok(_) => Some(format!("{path} is not what was installed")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("{path} is missing")),
+        Err(error) => Some(format!("{path}: {error}")),
     }
 }
 
@@ -141,30 +168,62 @@ impl File {
     }
 }
 
-/// Writes the manifest and then the files.
+/// Writes the manifest and then the files. What this version has installed there before, by other options or of an older tree, and
+/// does not any more, goes.
 fn write(root: &Path, files: &Files) -> Result<()> {
     let own = format!("{MANIFESTS}/{VERSION}");
+    let before = manifest(root).unwrap_or_default();
     let mut manifest: Manifest =
         files.iter().map(|(path, file)| (path.clone(), file.identity())).collect();
     // Folders that came with a version belong to all, and go with the last.
-    let others = fs::read_dir(root.join(MANIFESTS)).into_iter().flatten().flatten();
-    let known: String = others.filter_map(|other| fs::read_to_string(other.path()).ok()).collect();
+    let known = others(root);
+    let ours = before.iter().filter(|(path, is)| *is == FOLDER && root.join(path).is_dir());
+    manifest.extend(ours.map(|(path, is)| (path.clone(), is.clone())));
     for folder in files.keys().chain([&own]).flat_map(|path| Path::new(path).ancestors().skip(1)) {
-        let line = format!("{}\t{FOLDER}", folder.display());
-        if !root.join(folder).exists() || known.lines().any(|known| known == line) {
-            manifest.insert(folder.display().to_string(), FOLDER.to_owned());
+        let folder = folder.display().to_string();
+        if !root.join(&folder).exists() || known.contains(&line(&folder, FOLDER)) {
+            manifest.insert(folder, FOLDER.to_owned());
         }
     }
-    let text: String = manifest.iter().map(|(path, is)| format!("{path}\t{is}\n")).collect();
-    put(&root.join(own), &File::text(text))?;
-    files.iter().try_for_each(|(path, file)| put(&root.join(path), file))
+    let is_left = |path: &str| !manifest.contains_key(path);
+    let left: Manifest = before.clone().into_iter().filter(|(path, _)| is_left(path)).collect();
+    let place = root.join(own);
+    put(&place, &File::text(text(&manifest) + &text(&left)))?;
+    files.iter().try_for_each(|(path, file)| put(&root.join(path), file))?;
+    for (path, is) in &left {
+        if problem(root, path, is).is_none() && !known.contains(&line(path, is)) {
+            fs::remove_file(root.join(path)).with_context(|| path.clone())?;
+        }
+    }
+    remove_folders(root, before.iter().rev(), |path| !Path::new(MANIFESTS).starts_with(path))?;
+    manifest.retain(|path, is| is != FOLDER || root.join(path).is_dir());
+    put(&place, &File::text(text(&manifest)))
+}
+
+/// As it is written.
+fn text(manifest: &Manifest) -> String {
+    manifest.iter().map(|(path, is)| line(path, is) + "\n").collect()
+}
+
+fn line(path: &str, is: &str) -> String {
+    format!("{path}\t{is}")
+}
+
+/// Makes a folder, and those that it is in, for all to enter, as files are for all to read.
+fn make_folders(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    folder.parent().map_or(Ok(()), make_folders)?;
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o755))
 }
 
 /// Writes a file under another name and renames it: who uses the former one keeps that.
 fn put(path: &Path, file: &File) -> Result<()> {
     let folder = path.parent().context("a file is in a folder")?;
     let place = || -> Result<()> {
-        fs::create_dir_all(folder)?;
+        make_folders(folder)?;
         let mut fresh = tempfile::Builder::new().prefix(".cairn-").tempfile_in(folder)?;
         match file {
             File::Plain(contents, mode) => {

@@ -10,7 +10,7 @@ pub(crate) mod dist;
 pub(crate) mod install;
 pub(crate) mod wheel;
 
-use crate::library::link;
+use crate::library::{built, link};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -130,21 +130,21 @@ fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
     shell.set_var("CARGO_PROFILE_RELEASE_DEBUG", "false");
     shell.set_var("CARGO_PROFILE_RELEASE_SPLIT_DEBUGINFO", "off");
     shell.set_var("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    let cargo = |target: &Path, profile: &str, arguments: &[&str]| {
+    let cargo = |target: &Path, profile: &str, arguments: &[&str], file: &str| {
         let command =
             cmd!(shell, "cargo build --quiet --locked --profile {profile} --target-dir {target}");
-        command.args(arguments).env_remove("CARGO_BUILD_TARGET").quiet().run()
+        built(command.args(arguments), file)
     };
     // Another version's may lie beside it.
     let linked = target.join(format!("linked-{VERSION}"));
     for (name, features) in [("libcairn", ""), ("libcairn-hardened", "hardened")] {
         let target = target.join(name);
-        cargo(&target, "library", &["-p", "cairn-c", "--features", features])?;
-        link(&shell, &target.join("library/libcairn_archive.a"), &linked, name)?;
+        let arguments = ["-p", "cairn-c", "--features", features];
+        let archive = cargo(&target, "library", &arguments, "libcairn_archive.a")?;
+        link(&shell, &archive, &linked, name)?;
     }
     shell.set_var("CAIRN_PREBUILT_LIBRARIES", &linked);
-    cargo(target, "release", &["-p", "cairn-malloc-cli"])?;
-    Ok((target.join("release/cairn"), linked))
+    Ok((cargo(target, "release", &["-p", "cairn-malloc-cli"], "cairn")?, linked))
 }
 
 /// Flags that have the compiler name each package's folder by the package alone.
