@@ -90,9 +90,9 @@ impl Wishes {
 static HAS_READ: AtomicBool = AtomicBool::new(false);
 
 /// What the core asks before it reserves anything (`os::early_address_space`): libraries and a static program's C library may
-/// allocate before `start`. 0: as usual.
+/// allocate before `start`. 0: as usual. Nothing of the C library's is called: a lock is held.
 extern "C" fn early_address_space() -> usize {
-    if HAS_READ.load(Ordering::Relaxed) || is_secure() {
+    if HAS_READ.load(Ordering::Relaxed) {
         return 0;
     }
     let bytes = |(name, value)| match settings::read(prefix(), name, value) {
@@ -110,17 +110,12 @@ global_asm!(
     asked = sym early_address_space,
 );
 
-/// Whether the program runs with other rights than its caller.
-fn is_secure() -> bool {
-    // SAFETY: getauxval has no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
 extern "C" fn start() {
     // Nothing is reserved here: a program may limit its own address space before it allocates.
     cairn::see_forks();
     HAS_READ.store(true, Ordering::Relaxed);
-    if is_secure() {
+    // SAFETY: getauxval has no preconditions.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;
     }
     let shown = Text(prefix());

@@ -193,7 +193,16 @@ fn open(path: &CStr, flags: c_int) -> Option<c_int> {
     let arguments = [path.as_ptr().expose_provenance(), flags as usize, EVERYBODY];
     // SAFETY: a C string.
     let file = unsafe { call(libc::SYS_openat, libc::AT_FDCWD, arguments) };
-    c_int::try_from(file).ok().filter(|&file| file >= 0)
+    let file = c_int::try_from(file).ok().filter(|&file| file >= 0)?;
+    if file > STDERR {
+        return Some(file);
+    }
+    // The program has closed that one: what is written there is meant for somebody else.
+    let arguments = [libc::F_DUPFD_CLOEXEC as usize, STDERR as usize + 1, 0];
+    // SAFETY: the descriptor is this function's own.
+    let moved = unsafe { call(libc::SYS_fcntl, file, arguments) };
+    close(file);
+    c_int::try_from(moved).ok().filter(|&moved| moved >= 0)
 }
 
 fn close(descriptor: c_int) {

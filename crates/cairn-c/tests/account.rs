@@ -228,6 +228,18 @@ fn a_program_that_closes_standard_error_has_one_too() {
     }
 }
 
+/// A file that is written at the end does not come in its place.
+#[test]
+fn a_profile_is_not_taken_for_standard_error() {
+    let file = scratch_dir().join("profile-beside-closed");
+    let path = file.to_str().expect("plain");
+    for (what, outcome) in outcomes("closes_standard_error", &[STATS, ("CAIRN_PROFILE", path)]) {
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+        let profile = std::fs::read_to_string(&file).expect("a profile");
+        assert_eq!(profile.lines().last(), Some("end"), "{what}");
+    }
+}
+
 #[test]
 fn it_needs_no_second_descriptor() {
     for (what, mut command) in commands("hold", &[STATS]) {

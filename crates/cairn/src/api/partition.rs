@@ -107,7 +107,7 @@ pub unsafe fn reallocate_in(partition: usize, p: *mut u8, size: usize, align: us
         return allocate_in(partition, size, align);
     }
     // What may stay does, and between large blocks pages move. Bad pointers and sizes go there, too.
-    let stays = super::may_have_size(p, size, 1, super::Resized::Perhaps);
+    let stays = super::may_stay(p, size, 1);
     // SAFETY: `p` is a live block's start.
     let is_large = size > MEDIUM_MAX
         && unsafe { size > isize::MAX as usize || super::usable_size(p) > MEDIUM_MAX };

@@ -71,7 +71,7 @@ pub enum Resized {
 /// starts there. A block that was resized in its place may be twice as large.
 #[must_use]
 pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: Resized) -> bool {
-    may_have(p.cast_mut(), size, align, resized)
+    matches(p.cast_mut(), size, align, resized)
         || resized == Resized::Perhaps
             && HAS_KEPT.load(Ordering::Relaxed)
             && p.addr().is_multiple_of(align)
@@ -101,7 +101,12 @@ fn room(p: *mut u8) -> usize {
     }
 }
 
-fn may_have(p: *mut u8, size: usize, align: usize, resized: Resized) -> bool {
+/// Whether a block may stay where it is for `size` bytes at a multiple of `align`.
+pub fn may_stay(p: *const u8, size: usize, align: usize) -> bool {
+    matches(p.cast_mut(), size, align, Resized::Perhaps)
+}
+
+fn matches(p: *mut u8, size: usize, align: usize, resized: Resized) -> bool {
     let Some((class, owner)) = address_map::span_block(p) else {
         if let Some(asked) = guards::usable_size(p) {
             return size == asked && p.addr().is_multiple_of(align);

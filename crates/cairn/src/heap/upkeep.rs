@@ -74,12 +74,12 @@ impl Heap {
     }
 
     fn answer_trim(&mut self) {
-        let trims = os::settled_notices();
-        if self.trims_seen != trims {
-            self.trims_seen = trims;
+        let before = core::mem::replace(&mut self.trims_seen, os::settled_notices());
+        if before != self.trims_seen {
             self.follow_sampling();
             self.flush();
             self.release_in_hand();
+            large::drop_cached(&self.large_cache);
             self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
         }

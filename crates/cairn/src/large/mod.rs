@@ -57,7 +57,7 @@ use crate::large::tuning::{
 };
 use crate::map::{Bit, OWNER_LARGE, OWNER_NONE, Slot, address_map, region};
 use crate::os;
-use crate::slices::{Memory, Use, arena};
+use crate::slices::{Memory, Use, arena, limit};
 use core::ptr::null_mut;
 
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
@@ -366,8 +366,11 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
 /// Bytes to allocate for a block that had `has`, is to have `size`, and is copied: who grows by small steps, beside others that do,
 /// has room for the next ones.
 pub(crate) fn with_room(size: usize, has: usize) -> usize {
-    let is_step = has > MEDIUM_MAX && has < size && size - has <= has / 8;
-    if is_step && size < MOVE_MIN { size + size / 8 } else { size }
+    let is_step = has > MEDIUM_MAX && has < size && size - has <= has / 8 && size < MOVE_MIN;
+    let room = size + size / 8;
+    // Nothing goes for it, and nobody is told.
+    let fits = || limit::hard() == 0 || arena::counted().saturating_add(room) <= limit::hard();
+    if is_step && fits() { room } else { size }
 }
 
 /// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span

@@ -13,7 +13,7 @@ use crate::map::{OWNER_LARGE, address_map, heads_from};
 use crate::report::tuning::EYES_PAGES;
 use crate::samples::{guards, profile};
 use crate::slices::{arena, reservation};
-use crate::spans::Span;
+use crate::spans::{Span, waiting};
 use crate::store::{Caches, Store};
 use crate::thread::{pool, search};
 use crate::{large, os};
@@ -182,6 +182,10 @@ impl Stats {
                 let at = address_map::slice_address(index);
                 eyes.add(&mut stats.dirty, at, slices * SLICE_SIZE, end);
             });
+            // What partitions keep of theirs is nobody's, too.
+            let [_, kept] = arena::kept_slices();
+            stats.dirty.bytes += kept * SLICE_SIZE;
+            stats.dirty.resident += kept * SLICE_SIZE;
         }
         let mut last = core::ptr::null();
         while let Some(mapping) = large::mapping_behind(last) {
@@ -204,7 +208,7 @@ impl Stats {
             stats.dirty.bytes += counts.dirty * SLICE_SIZE;
         }
         stats.clean = counts.clean * SLICE_SIZE;
-        stats.given_back = counts.purged * SLICE_SIZE as u64;
+        stats.given_back = waiting::given_back();
         stats
     }
 

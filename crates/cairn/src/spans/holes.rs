@@ -6,9 +6,8 @@
 //! Story: docs/design/purging.md
 
 use crate::os;
-use crate::slices::arena;
 use crate::spans::span::Span;
-use crate::spans::waiting::{Pages, first_run, pages_of};
+use crate::spans::waiting::{Pages, count_gone, first_run, pages_of};
 
 impl Span {
     /// Gives back the pages on which no block is in use. What is free is set aside, and what has gone does
@@ -31,7 +30,7 @@ impl Span {
             pages &= !pages_of(run.clone());
             // SAFETY: pages of the owner's span.
             if unsafe { os::purge(self.base().wrapping_add(run.start), run.len()) } {
-                arena::count_holes(run.len());
+                count_gone(run.len());
             }
         }
     }

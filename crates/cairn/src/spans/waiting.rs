@@ -200,7 +200,7 @@ fn give_back(area: u32, bits: [u64; AREA], runs: &mut usize) -> bool {
         let units = (from..AREA * 64).take_while(is_free).count();
         // SAFETY: nobody needs what is on pages that wait, and nobody else has taken their bits.
         if unsafe { os::purge(base.wrapping_add(from * UNIT), units * UNIT) } {
-            arena::count_holes(units * UNIT);
+            count_gone(units * UNIT);
         } else {
             done = false;
         }
@@ -208,6 +208,20 @@ fn give_back(area: u32, bits: [u64; AREA], runs: &mut usize) -> bool {
         *runs += 1;
     }
     done
+}
+
+/// Bytes that have gone from spans in use, ever. Relaxed: a measure.
+static GONE: AtomicUsize = AtomicUsize::new(0);
+
+/// So many bytes have gone from spans in use.
+pub(crate) fn count_gone(bytes: usize) {
+    arena::count_holes(bytes);
+    GONE.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// Bytes that have been given back, ever: those, and free slices that were dirty.
+pub(crate) fn given_back() -> u64 {
+    GONE.load(Ordering::Relaxed) as u64 + arena::counts().purged * SLICE_SIZE as u64
 }
 
 /// In a forked child, before it has a second thread: nobody sweeps. Pages whose bits were taken stay.

@@ -165,10 +165,12 @@ fn a_purge_gives_back_the_pages_without_a_live_byte() {
             .map(|(block, size)| (std::ptr::with_exposed_provenance_mut::<u8>(block), size))
             .collect();
         live.iter().for_each(|&(block, size)| fill(block, size));
-        let before = Stats::take().spans.resident;
-        purge();
+        let (before, given) = (Stats::take().spans.resident, Stats::take().given_back);
+        let gone = purge();
         check();
         let after = Stats::take().spans.resident;
+        assert!(gone >= before - after, "{gone} of {before}, {after} are left");
+        assert!(Stats::take().given_back - given >= gone as u64);
         let floor = floor(&live);
         assert!(after <= floor + floor / 20 + (1 << 20), "{after} of {before}, floor {floor}");
         assert!(live.iter().all(|&(block, size)| is_filled(block, size)));

@@ -10,7 +10,7 @@ mod deferred_calls;
 mod fork;
 mod low_memory;
 pub(crate) mod pool;
-mod purge;
+pub(crate) mod purge;
 pub(crate) mod search;
 mod shortage;
 mod tls;

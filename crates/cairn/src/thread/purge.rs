@@ -13,6 +13,7 @@ use crate::base::{AtomicU32, AtomicUsize, Ordering};
 use crate::os::GroupUse;
 use crate::slices::arena;
 use crate::slices::limit::{self, Why};
+use crate::spans::waiting;
 use crate::thread::tuning::{
     CLOCK_LAG_MS, GROUP_FILL, GROUP_LOOK_MS, GROUP_NEAR, GROUP_REST, GROUP_WORTHWHILE,
     KEPT_LOOK_MS, LOOK_DELAYS, PURGE_PAUSE_MS, PURGE_STACK_BYTES,
@@ -156,7 +157,9 @@ fn relieve() -> usize {
 }
 
 /// All there is, as `api::purge` does; bytes given back.
-fn purge() -> usize {
+pub(crate) fn purge() -> usize {
+    let before = waiting::given_back();
     trim();
-    arena::purge_all()
+    let gone = arena::purge_all();
+    gone.max((waiting::given_back() - before) as usize)
 }

@@ -9,6 +9,7 @@ use super::low_memory::{self, LowMemory};
 use super::{own, trim};
 use crate::base::SizeClass;
 use crate::heap::Heap;
+use crate::large;
 use crate::map::Block;
 use crate::slices::{arena, limit};
 use core::ptr::{NonNull, null_mut};
@@ -21,10 +22,18 @@ pub(crate) fn retry<T>(size: usize, mut attempt: impl FnMut() -> Option<T>) -> O
     first.or_else(|| if tell_of(size) { attempt() } else { None })
 }
 
-/// Gives back all that the thread reaches, if there may be enough of it.
+/// Gives back all that the thread reaches, if there may be enough of it. Where the system refuses, what the thread keeps of a
+/// large block: no more, for what is wanted may be absurd.
 #[inline(never)]
 fn gives_back(size: usize) -> bool {
-    let is_of_use = limit::hard() > 0 && size <= limit::hard();
+    if limit::hard() == 0 {
+        // SAFETY: the calling thread's own.
+        let kept = own().map(|heap| unsafe { &(*heap).large_cache });
+        let is_any = kept.is_some_and(|kept| large::cached_run(kept).is_some());
+        kept.into_iter().for_each(large::drop_cached);
+        return is_any;
+    }
+    let is_of_use = size <= limit::hard();
     if is_of_use {
         trim();
         arena::purge_all();
@@ -46,10 +55,11 @@ fn tell_of(size: usize) -> bool {
 #[inline(never)]
 pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
     let attempt = || {
-        NonNull::new(match heap.is_null() {
-            true => super::take_without_heap(class),
-            // SAFETY: the caller's.
-            false => unsafe { super::retry(heap, class) },
+        // Who has none may have got one, from what the program has done when it was told.
+        NonNull::new(match if heap.is_null() { own() } else { Some(heap) } {
+            None => super::take_without_heap(class),
+            // SAFETY: the calling thread's own.
+            Some(heap) => unsafe { super::retry(heap, class) },
         })
     };
     retry(class.block_size(), attempt).map_or(null_mut(), NonNull::as_ptr)

@@ -6,7 +6,7 @@
 //! Checked: tests/interposers.rs of the C layer.
 //! Story: docs/design/systems.md
 
-use super::machine::{PAGE_MAX, system_call};
+use super::machine::{PAGE_MAX, early_asked, system_call};
 use super::{clock, keeping_errno, read_file};
 use crate::base::{AtomicBool, AtomicUsize, Ordering};
 use crate::os::tuning::AUXILIARY_ENTRIES;
@@ -42,13 +42,29 @@ pub(crate) fn entry_point() -> usize {
     ENTRY_POINT.load(Ordering::Relaxed)
 }
 
+/// Whether the program runs with other rights than its caller.
+fn is_secure() -> bool {
+    page_size();
+    IS_SECURE.load(Ordering::Relaxed)
+}
+
+/// Bytes that the C layer wants reserved at most, though its constructor has not run yet; 0: as usual, or there is no such layer,
+/// or the program runs with other rights than its caller. The C library is asked for nothing, if the page size has been: a lock
+/// is held.
+#[cold]
+#[inline(never)]
+pub(crate) fn early_address_space() -> usize {
+    type Asked = unsafe extern "C" fn() -> usize;
+    let asked = if is_secure() { 0 } else { early_asked() };
+    // SAFETY: the C layer's function has this type.
+    unsafe { core::mem::transmute::<usize, Option<Asked>>(asked).map_or(0, |asked| asked()) }
+}
+
 /// A variable of the environment; None, too, in a program that runs with other rights than its caller. Nobody changes the
 /// environment meanwhile.
 pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
-    page_size();
-    let is_secure = IS_SECURE.load(Ordering::Relaxed);
     // SAFETY: a string, which the environment keeps.
-    let value = if is_secure { null_mut() } else { unsafe { libc::getenv(name.as_ptr()) } };
+    let value = if is_secure() { null_mut() } else { unsafe { libc::getenv(name.as_ptr()) } };
     // SAFETY: as above.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
@@ -103,7 +119,7 @@ fn vector(room: &mut [u8; VECTOR_BYTES]) -> Option<impl Fn(c_ulong) -> c_ulong> 
     let arguments = [PR_GET_AUXV, room.as_mut_ptr().expose_provenance(), VECTOR_BYTES, 0, 0, 0];
     // SAFETY: `room` is valid for writing.
     let len = match unsafe { system_call(libc::SYS_prctl, arguments) } {
-        ..=0 => read_file(c"/proc/self/auxv", room)?.len(),
+        ..=0 => read_file(c"/proc/self/auxv", room).ok()?.len(),
         len => len.unsigned_abs(),
     };
     let room: &[u8; VECTOR_BYTES] = room;

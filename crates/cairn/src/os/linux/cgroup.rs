@@ -7,13 +7,12 @@
 //! Checked: the purge thread's tests of the C layer, in groups of their own.
 //! Story: docs/design/purging.md
 
-use super::{File, read_file};
+use super::read_file;
+use crate::base::{AtomicBool, Ordering};
 use crate::os::tuning::CGROUP_PATH_BYTES;
 use crate::os::{Guard, Lock};
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 
-/// The process's groups.
-const LIST: &CStr = c"/proc/self/cgroup";
 /// From here on it is none: what the first version says where there is none.
 const NO_LIMIT: u64 = 1 << 60;
 /// Bytes read of a file: what is wanted of the long ones stands there.
@@ -55,6 +54,18 @@ pub(crate) struct Group {
 /// It, if there is one; None: nobody has looked for it.
 static GROUP: Lock<Option<Option<Group>>> = Lock::new(None);
 
+/// See `is_hidden`. Relaxed: under the same lock.
+static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// What a file holds.
+fn read<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let held = read_file(path, room);
+    if let Err(libc::EMFILE | libc::ENFILE | libc::ENOMEM) = held {
+        HIDDEN.store(true, Ordering::Relaxed);
+    }
+    held.ok()
+}
+
 /// What a group has, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupUse {
@@ -68,6 +79,7 @@ impl Group {
     pub(crate) fn known() -> Guard<'static, Option<Option<Group>>> {
         let mut group = GROUP.lock();
         if group.is_none() {
+            HIDDEN.store(false, Ordering::Relaxed);
             let found = Group::find();
             if found.is_some() || !Group::is_hidden() {
                 *group = Some(found);
@@ -76,11 +88,9 @@ impl Group {
         group
     }
 
-    /// Whether nobody can look for want of descriptors or memory: later somebody can.
-    #[inline(never)]
+    /// Whether the last one who looked could not, for want of descriptors or memory: later somebody can. Under the lock.
     pub(crate) fn is_hidden() -> bool {
-        const PASSING: [c_int; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
-        File::opened(LIST, 0).is_err_and(|error| PASSING.contains(&error))
+        HIDDEN.load(Ordering::Relaxed)
     }
 
     /// Looks for another one where it has no limit now. If there is none it stays: it may get a limit again.
@@ -103,7 +113,7 @@ impl Group {
     fn find() -> Option<Group> {
         // The first version has a line for each of a dozen groups.
         let mut room = [0; 2 * ROOM];
-        let list = read_file(LIST, &mut room)?;
+        let list = read(c"/proc/self/cgroup", &mut room)?;
         let (version, path) = place(list)?;
         let mut lowest: Option<(u64, Group)> = None;
         let mut path = path.strip_suffix(b"/").unwrap_or(path);
@@ -131,6 +141,7 @@ impl Group {
 
     /// What it has; None if there is no limit now.
     pub(crate) fn usage(&self) -> Option<GroupUse> {
+        HIDDEN.store(false, Ordering::Relaxed);
         Some(GroupUse { used: self.number(self.version.used)?, limit: self.limit()? })
     }
 
@@ -170,7 +181,7 @@ impl Group {
 
     fn read<'a>(&self, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
         let path = Path::of(&[self.folder.text(), name])?;
-        read_file(CStr::from_bytes_until_nul(&path.0).ok()?, room)
+        read(CStr::from_bytes_until_nul(&path.0).ok()?, room)
     }
 }
 

@@ -32,20 +32,10 @@ pub(super) unsafe fn map(arguments: [usize; 6]) -> isize {
     unsafe { system_call(libc::SYS_mmap, passed) }
 }
 
-/// Bytes that the C layer wants reserved at most, though its constructor has not run yet; 0: as usual, or there is no such layer.
-#[cold]
-#[inline(never)]
-pub(crate) fn early_address_space() -> usize {
-    type Asked = unsafe extern "C" fn() -> usize;
-    let asked = asked();
-    // SAFETY: the C layer's function has this type.
-    unsafe { core::mem::transmute::<usize, Option<Asked>>(asked).map_or(0, |asked| asked()) }
-}
-
 /// The address of a name that the C layer defines, if it is there: the loader's table has it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-fn asked() -> usize {
+pub(super) fn early_asked() -> usize {
     let asked;
     // SAFETY: reads the table.
     unsafe {
@@ -63,7 +53,7 @@ fn asked() -> usize {
 /// As above.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
-fn asked() -> usize {
+pub(super) fn early_asked() -> usize {
     let asked;
     // SAFETY: reads the table.
     unsafe {
@@ -81,7 +71,7 @@ fn asked() -> usize {
 
 /// There is no C layer.
 #[cfg(any(miri, target_arch = "s390x"))]
-fn asked() -> usize {
+pub(super) fn early_asked() -> usize {
     0
 }
 

@@ -16,11 +16,10 @@ mod perf_map;
 mod threads;
 mod unwind;
 
-pub(crate) use auxiliary_vector::{entry_point, page_size, seed, variable};
+pub(crate) use auxiliary_vector::{early_address_space, entry_point, page_size, seed, variable};
 pub(crate) use cgroup::{Group, GroupUse};
 pub(crate) use clock::{cpu_ns, now_ms, now_ns};
 pub(crate) use faults::*;
-pub(crate) use machine::early_address_space;
 pub use machine::system_call;
 pub(crate) use maps::{builds, mapped_around, mappings};
 pub(crate) use no_unload::stay;
@@ -350,10 +349,10 @@ fn limit_on(resource: usize) -> usize {
     limit.rlim_cur as usize
 }
 
-/// What a file holds, as far as there is room: one reading.
-fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    let len = File::open(path)?.read(room)?;
-    room.get(..len)
+/// What a file holds, as far as there is room: one reading; or the number of the error, if it is any.
+fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Result<&'a [u8], c_int> {
+    let len = File::opened(path, 0)?.read(room).unwrap_or(0);
+    Ok(room.get(..len).unwrap_or(&[]))
 }
 
 /// A file that is open for reading, until it is dropped.

@@ -10,6 +10,7 @@ use crate::base::Ordering;
 use crate::closed::Blocks;
 use crate::large::HeapStats;
 use crate::samples::Reason;
+use crate::spans::waiting;
 use crate::{closed, map::region, slices::arena, thread};
 use core::ptr::null_mut;
 
@@ -158,7 +159,7 @@ impl HeapId {
     /// }
     /// ```
     pub unsafe fn purge(self) -> usize {
-        let name = self.0.as_ptr();
+        let (name, before) = (self.0.as_ptr(), waiting::given_back());
         thread::defer(Reason::Need);
         // SAFETY: as above.
         unsafe {
@@ -169,7 +170,8 @@ impl HeapId {
         }
         // SAFETY: as above.
         let supplied = unsafe { (*name).owned.region.checked_sub(1) };
-        arena::purge_all() + supplied.map_or(0, region::purge)
+        let gone = arena::purge_all().max((waiting::given_back() - before) as usize);
+        gone + supplied.map_or(0, region::purge)
     }
 
     /// From now on classes serve all.

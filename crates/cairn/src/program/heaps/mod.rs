@@ -17,14 +17,14 @@ pub use regions::{RegionId, RegionStats};
 pub use types::{DetachedHeap, Heap, Owned, Shared, SharedHeap};
 pub use visit::{Area, visit};
 
-use crate::api::{NoMemory, Null, Resized};
+use crate::api::{NoMemory, Null};
 use crate::base::{MEDIUM_MAX, MIN_ALIGN, Ordering, SMALL_MAX, SizeClass, size_class};
 use crate::closed::{self, of_thread};
 use crate::heap::{Handle, Heap as Inner, OWNED, SHARED};
 use crate::map::{Block, OWNER_CLOSED, address_map};
 use crate::samples::Reason;
 use crate::store::{Caches, Store};
-use crate::{api, large, slices::arena, thread};
+use crate::{api, large, thread};
 use core::ptr::{NonNull, null_mut};
 
 /// Names a heap of the program's, of either kind: what C programs have, and what `heap_of` and visitors are given.
@@ -436,7 +436,7 @@ impl HeapId {
                 if let Some(resized) = resized {
                     return resized;
                 }
-            } else if api::may_have_size(p, size, align, Resized::Perhaps) {
+            } else if api::may_stay(p, size, align) {
                 api::expect_in_use(p, "realloc");
                 api::keep(p, size);
                 return p;
@@ -463,8 +463,7 @@ impl HeapId {
 /// ```
 pub fn purge() -> usize {
     thread::defer(Reason::Need);
-    thread::trim();
-    arena::purge_all()
+    thread::purge::purge()
 }
 
 /// The heap of the program's that the block at `p`, or around it, belongs to; None if it is none of the allocator's, or

@@ -94,6 +94,8 @@ fn make_table() -> bool {
     if made.is_null() {
         return false;
     }
+    // Each part is used from its beginning on.
+    os::keep_small_pages(made.cast(), size_of::<Table>());
     let order = Ordering::AcqRel;
     if CONTROL.table.compare_exchange(null_mut(), made, order, Ordering::Acquire).is_err() {
         // SAFETY: mapped just now, and nobody else's.

@@ -405,9 +405,14 @@ fn who_shrinks_keeps_the_block_where_memory_is_short() {
         let mut heap = Heap::new().expect("memory");
         assert!(heap.set_limits(0, 2048, None, [0; 2]));
         let block = heap.allocate(1000, 16);
-        while !heap.allocate(16, 16).is_null() {}
+        while !heap.allocate(10, 16).is_null() {}
         // SAFETY: a live block of the heap's.
         assert_eq!(unsafe { heap.id().reallocate(block, 10, 16) }, block);
+        // Where there is memory, blocks become smaller as before.
+        assert!(heap.set_limits(0, 0, None, [0; 2]));
+        let block = heap.allocate(1000, 16);
+        // SAFETY: as above.
+        assert_ne!(unsafe { heap.id().reallocate(block, 10, 16) }, block);
         heap.destroy();
         check();
     });

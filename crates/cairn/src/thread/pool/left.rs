@@ -16,8 +16,8 @@ use crate::thread::tuning::{LEFT_MIN, LEFT_PAUSES};
 /// How many there are, and with how many all are looked at again: twice as many as were left. Relaxed, like the others: a measure.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static LOOK_FROM: AtomicUsize = AtomicUsize::new(LEFT_MIN);
-/// When the next look by time is due, and how often in a row one has found nothing.
-static NEXT_MS: AtomicUsize = AtomicUsize::new(0);
+/// When the last look by time was, and how often in a row one has found nothing.
+static LOOKED_MS: AtomicUsize = AtomicUsize::new(0);
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
 /// Takes a heap that nobody uses any more, with the blocks in use.
@@ -39,14 +39,14 @@ pub(crate) unsafe fn keep(heap: *mut Heap) {
 
 /// Collects them now and then: less often as long as nothing comes home.
 pub(super) fn step() {
-    let (now, next) = (os::now_ms() as usize, NEXT_MS.load(Ordering::Relaxed));
-    if COUNT.load(Ordering::Relaxed) == 0 || now < next {
+    let (now, looked) = (os::now_ms() as usize, LOOKED_MS.load(Ordering::Relaxed));
+    let in_vain = IN_VAIN.load(Ordering::Relaxed);
+    let pause = arena::stroke_ms().saturating_mul(4 << in_vain);
+    if COUNT.load(Ordering::Relaxed) == 0 || now < looked.saturating_add(pause) {
         return;
     }
-    let in_vain = IN_VAIN.load(Ordering::Relaxed);
-    let later = now.saturating_add(arena::stroke_ms().saturating_mul(4 << in_vain));
     // One of many threads.
-    if NEXT_MS.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+    if LOOKED_MS.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         let in_vain = if collect() { 0 } else { (in_vain + 1).min(LEFT_PAUSES) };
         IN_VAIN.store(in_vain, Ordering::Relaxed);
     }
