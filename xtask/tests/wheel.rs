@@ -114,7 +114,8 @@ fn the_package_knows(run: &dyn Fn(&[&str]) -> Command, environment: &Path, folde
     let path = output_of(program(&command, folder).arg("path"));
     assert_eq!(said, format!("{VERSION} {} {path}", command.display()));
     let code = "import cairn; cairn.library(True)";
-    let refused = run(&["-c", code]).env("HOME", "/proc").env("TMPDIR", "/proc").output().unwrap();
+    let refused =
+        run(&["-c", code]).env("XDG_CACHE_HOME", "/proc").env("TMPDIR", "/proc").output().unwrap();
     let message = String::from_utf8(refused.stderr).unwrap();
     assert!(message.contains("\nOSError: cairn: no directory to keep libcairn.so in"), "{message}");
     // Options whose value is the next word are known to the package.
