@@ -200,7 +200,7 @@ impl StandIn {
 }
 
 impl Heap {
-    /// A heap with nothing in it, which takes its place in the library's data once: that is what others are made of.
+    /// A heap with nothing in it: a copy of the stand-in, so that the library's data has one, and not a template besides.
     #[inline(always)]
     pub(crate) fn empty() -> Heap {
         // SAFETY: never written; nothing of a heap is dropped.

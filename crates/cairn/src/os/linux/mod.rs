@@ -349,10 +349,10 @@ fn limit_on(resource: usize) -> usize {
     limit.rlim_cur as usize
 }
 
-/// What a file holds, as far as there is room: one reading; or the number of the error, if it is any.
+/// What a file holds, as far as there is room: one reading; or the number of the error, `EIO` if it cannot be read.
 fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Result<&'a [u8], c_int> {
-    let len = File::opened(path, 0)?.read(room).unwrap_or(0);
-    Ok(room.get(..len).unwrap_or(&[]))
+    let len = File::opened(path, 0)?.read(room).ok_or(libc::EIO)?;
+    room.get(..len).ok_or(libc::EIO)
 }
 
 /// A file that is open for reading, until it is dropped.
