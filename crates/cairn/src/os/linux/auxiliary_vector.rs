@@ -119,7 +119,7 @@ fn vector(room: &mut [u8; VECTOR_BYTES]) -> Option<impl Fn(c_ulong) -> c_ulong> 
     let arguments = [PR_GET_AUXV, room.as_mut_ptr().expose_provenance(), VECTOR_BYTES, 0, 0, 0];
     // SAFETY: `room` is valid for writing.
     let len = match unsafe { system_call(libc::SYS_prctl, arguments) } {
-        ..=0 => read_file(c"/proc/self/auxv", room).ok()?.len(),
+        ..=0 => read_file(c"/proc/self/auxv", room).ok().filter(|text| !text.is_empty())?.len(),
         len => len.unsigned_abs(),
     };
     let room: &[u8; VECTOR_BYTES] = room;
