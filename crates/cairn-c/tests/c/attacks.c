@@ -207,17 +207,15 @@ static void one_byte_beyond(void)
     ends(changed);
 }
 
-/* As much behind a block's end as a loop that goes too far writes; then all is freed. */
+/* As much behind a block's end as a loop that goes too far writes; then all is freed. The first byte is another one than
+ * stands there: of all that are written in front of a block's last word it alone is looked at. */
 static void write_beyond(size_t size, size_t bytes)
 {
     enum { FEW = 64 };
     for (size_t i = 0; i < FEW; i++) some[i] = memset(malloc(size), 0x33, size);
     char *end = hide((char *)some[FEW / 2] + size);
-    if (bytes == 1) {
-        write_byte(end, 0x41);
-    } else {
-        memset(end, 0x41, bytes);
-    }
+    write_byte(end, 0x41);
+    memset(end + 1, 0x41, bytes - 1);
     int changed = 0;
     for (size_t i = 0; i < FEW; i++)
         for (size_t j = 0; j < size; j++) changed |= ((char *)some[i])[j] != 0x33;
