@@ -1,5 +1,6 @@
 //! A process for a test that looks at the allocator's state as a whole.
 
+use crate::heap::{COUNTING, EMPTY, GONE, Heap, StandIn};
 use crate::map::Block;
 use crate::spans::span::marked::Marked;
 use crate::spans::{Keep, Span};
@@ -20,7 +21,8 @@ pub(super) fn alone<F: FnOnce()>(body: F) {
     if std::env::var_os("CAIRN_ALONE").is_some() {
         // SAFETY: no preconditions.
         unsafe { libc::alarm(HUNG_AFTER_SECONDS) };
-        return body();
+        body();
+        return stand_ins_are_as_made();
     }
     // cairn::tests::arena::some_test::{{closure}}
     let path = type_name::<F>();
@@ -34,6 +36,22 @@ pub(super) fn alone<F: FnOnce()>(body: F) {
         output.status,
         String::from_utf8_lossy(&output.stderr),
     );
+}
+
+/// Nobody writes into a stand-in: each has the other's bytes still, and new heaps are copies of one.
+fn stand_ins_are_as_made() {
+    // SAFETY: they are bytes of statics, those between fields too; what writes there would be the failure.
+    let bytes = |one: &StandIn| unsafe {
+        core::slice::from_raw_parts(one.heap().cast::<u8>().cast_const(), size_of::<Heap>())
+            .to_vec()
+    };
+    // What lies between fields is nobody's for Miri.
+    if !cfg!(miri) {
+        assert!(
+            bytes(&EMPTY) == bytes(&GONE) && bytes(&GONE) == bytes(&COUNTING),
+            "a stand-in has been written"
+        );
+    }
 }
 
 /// This program, with one test.
