@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{EVERYWHERE, Loading, Program, passes, passes_in};
+use common::{EVERYWHERE, Loading, Program, passes, passes_in, run, skip_for_stand_in};
 
 #[test]
 fn children_of_a_busy_parent_work() {
@@ -63,6 +63,23 @@ fn one_thread_allocates_and_another_frees() {
 #[test]
 fn blocks_go_down_a_chain_of_threads() {
     passes("process.c", "chain");
+}
+
+/// A heap that a thread gets when its destructors have run would be lost.
+#[test]
+fn detached_threads_leave_no_heaps() {
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("process.c", loading) else { continue };
+        let mut command = program.command(&["detached_threads"]);
+        command.env("CAIRN_STATS", "1");
+        let outcome = run(command);
+        outcome.assert_success("detached_threads");
+        assert!(
+            skip_for_stand_in() || outcome.stderr.contains("threads' heaps: 1 in use of"),
+            "{loading:?}: {}",
+            outcome.stderr
+        );
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 extern char **environ;
@@ -411,6 +412,44 @@ static void chain(void)
     CHECK(peak_resident_kib() < 64 * KIB, "%zu KiB", peak_resident_kib());
 }
 
+/* Threads that nobody waits for, and that do not allocate. The C library frees what it has allocated for such a thread as the
+ * last thing that this does; with many stacks, what it has for others, too. */
+enum { DETACHED = 40, STACK = 256 * KIB };
+static atomic_int ended;
+
+static void *only_sleeps(void *argument)
+{
+    (void)argument;
+    usleep(20000);
+    atomic_fetch_add(&ended, 1);
+    return NULL;
+}
+
+static void detached_threads(void)
+{
+    free(malloc(100));
+    for (size_t round = 0; round < 2; round++) {
+        atomic_store(&ended, 0);
+        for (size_t i = 0; i < DETACHED; i++) {
+            pthread_attr_t attr;
+            CHECK(pthread_attr_init(&attr) == 0, "attributes");
+            CHECK(pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0, "detached");
+            if (round == 0) {
+                CHECK(pthread_attr_setstacksize(&attr, 8 * MIB) == 0, "8 MiB");
+            } else {
+                char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                CHECK(stack != MAP_FAILED && pthread_attr_setstack(&attr, stack, STACK) == 0, "its own");
+            }
+            pthread_t thread;
+            CHECK(pthread_create(&thread, &attr, only_sleeps, NULL) == 0, "a thread");
+            pthread_attr_destroy(&attr);
+        }
+        while (atomic_load(&ended) < DETACHED) usleep(1000);
+        /* They are on their way still. */
+        usleep(200000);
+    }
+}
+
 /* Threads exchange blocks through a table: nearly each is freed where it was not allocated. */
 static _Atomic(size_t *) table[2000];
 
@@ -569,6 +608,7 @@ static const struct test_case cases[] = {
     {"short_threads", short_threads},
     {"one_allocates_one_frees", one_allocates_one_frees},
     {"chain", chain},
+    {"detached_threads", detached_threads},
     {"exchange_blocks", exchange_blocks},
     {"free_after_death", free_after_death},
     {"free_in_parts_after_death", free_in_parts_after_death},

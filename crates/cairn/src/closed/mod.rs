@@ -55,6 +55,7 @@ fn mine() -> *mut Spares {
 /// Makes a heap, `OWNED` or `SHARED`, which no thread has attached, in a region if one is given, which counts it already; null
 /// if there is no memory for it.
 pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Handle {
+    os::notice_fork();
     // SAFETY: the calling thread's.
     let made = thread::start().then(|| unsafe { Handle::create(mine(), kind, region) });
     let name = made.unwrap_or(null_mut());
@@ -93,6 +94,7 @@ pub(crate) unsafe fn attach(name: *mut Handle) {
 /// Ends the process if another thread that is at work has attached an owned heap. What a fork has left behind of one is made
 /// whole, and is no thread's then.
 fn expect_free(name: *mut Handle) {
+    os::notice_fork();
     // SAFETY: handles are never unmapped.
     unsafe {
         // Acquire: in a forked child others make it whole, and say then that it is nobody's.
@@ -157,6 +159,7 @@ pub(crate) unsafe fn own_heap(name: *mut Handle) -> *mut Heap {
 
 /// Ends the process if an owned heap is none, or another thread's; false if it is no thread's.
 unsafe fn expect_mine(name: *mut Handle) -> bool {
+    os::notice_fork();
     // SAFETY: handles are never unmapped.
     unsafe {
         if (*name).kind.load(Ordering::Relaxed) != OWNED {

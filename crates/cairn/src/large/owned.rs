@@ -70,8 +70,11 @@ impl Runs {
     }
 
     pub(super) fn remove(&self, large: &Large) {
-        let [next, prev] =
-            [&large.link.next, &large.link.prev].map(|link| link.load(Ordering::Relaxed));
+        self.close(large.link.neighbours());
+    }
+
+    /// Closes the gap between what stood beside a member.
+    fn close(&self, [next, prev]: [*mut Large; 2]) {
         // SAFETY: members, or null; slots are never unmapped.
         unsafe {
             match prev.as_ref() {
@@ -89,6 +92,11 @@ impl Runs {
 pub(crate) static OWNED: Lock<()> = Lock::new(());
 
 impl Link {
+    /// What stands behind it and in front of it.
+    fn neighbours(&self) -> [*mut Large; 2] {
+        [&self.next, &self.prev].map(|link| link.load(Ordering::Relaxed))
+    }
+
     /// In no list.
     pub(super) fn clear(&self) {
         // Release: who finds it finds the block ended, if it has been.
@@ -194,9 +202,13 @@ pub(super) fn remove(large: &Large) {
 
 /// The same under the lock.
 fn unlink(owned: &Owned, large: &Large) {
-    owned.budget.give_large(large.bytes());
-    owned.runs.remove(large);
+    let (bytes, neighbours) = (large.bytes(), large.link.neighbours());
+    // First: in a child that is forked in between it is nobody's, and is given back once. Who frees it takes no lock from here
+    // on, and its slot may soon be something else.
     large.link.clear();
+    owned.budget.give_large(bytes);
+    // Last: see `close`.
+    owned.runs.close(neighbours);
 }
 
 /// What belongs to a heap belongs to nobody from now on. What waits for the heap's readers goes.

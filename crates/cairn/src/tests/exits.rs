@@ -256,3 +256,19 @@ fn a_newcomer_gets_zeroed_memory() {
         check();
     });
 }
+
+/// Whose first acts are a few frees of others' blocks may be on its way out already, past all destructors: the C library
+/// frees there what it has allocated for a detached thread.
+#[test]
+fn the_first_frees_of_a_thread_need_no_heap() {
+    alone(|| {
+        let held = blocks(SIZE, 40);
+        let other = Other::new();
+        other.frees(&held[..16]);
+        assert_eq!((in_use(SIZE), Stats::take().heaps.0), (24, 1));
+        other.frees(&held[16..]);
+        assert_eq!(Stats::take().heaps.0, 2);
+        other.leaves();
+        assert_eq!((in_use(SIZE), Stats::take().heaps.0), (0, 1));
+    });
+}

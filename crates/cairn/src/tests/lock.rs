@@ -120,10 +120,10 @@ fn a_child_frees_what_others_hold() {
 }
 
 /// A lock: its name, and how to hold it.
-type Known = (&'static str, fn() -> Box<dyn Held>);
+pub(super) type Known = (&'static str, fn() -> Box<dyn Held>);
 
 /// Something that is held until it is dropped.
-trait Held {}
+pub(super) trait Held {}
 impl<T> Held for T {}
 
 const LOCKS: [Known; 5] = [

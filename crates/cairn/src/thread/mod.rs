@@ -17,7 +17,7 @@ mod tls;
 pub(crate) mod tuning;
 
 use crate::base::{AtomicU32, Ordering, SizeClass, shares};
-use crate::heap::{self, COUNTING, GONE, Heap};
+use crate::heap::{self, COUNTING, EMPTY, GONE, Heap};
 use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map};
 use crate::os::Lock;
 use crate::samples::{Draw, Told, guards, profile, sampling};
@@ -98,8 +98,15 @@ fn outside<T>(call: impl FnOnce() -> T) -> T {
 fn is_new() -> bool {
     // Before the pool's lock: this thread may be a forked child's, in which handlers of others run first.
     os::notice_fork();
+    shares::in_use() > CROWD && !pool::has_free() && is_among_first()
+}
+
+/// Counts a slow tick of the calling thread, which has no heap; whether it is one of the first few.
+#[cold]
+#[inline(never)]
+fn is_among_first() -> bool {
     let key = KEY.load(Ordering::Acquire);
-    if !(1..=os::STATIC_KEYS).contains(&key) || shares::in_use() <= CROWD || pool::has_free() {
+    if !(1..=os::STATIC_KEYS).contains(&key) {
         return false;
     }
     // The value is a count until it is a heap; `leave` tells them apart.
@@ -188,7 +195,10 @@ fn take_without_heap(class: SizeClass) -> *mut Block {
 #[inline(never)]
 pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block) {
     os::notice_fork();
-    let heap = own_heap();
+    // Whose destructors have run leaves without being heard: the C library itself frees, as a detached thread's last act, what
+    // whoever started it has allocated. A heap for that would be lost.
+    let is_first = tls::get() == EMPTY.heap() && is_among_first();
+    let heap = if is_first { null_mut() } else { own_heap() };
     // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {

@@ -9,6 +9,7 @@
 use crate::base::SizeClass;
 use crate::heap::Heap;
 use crate::map::{Block, END, address_map};
+use crate::os;
 use crate::spans::{Span, is_block_of};
 use crate::store::{Caches, Store};
 use crate::thread::pool;
@@ -19,6 +20,7 @@ use crate::thread::pool;
 /// its list meanwhile, if the program writes into that one the very link that leads to this block, combined with the
 /// key: 64 bits that it does not know, and twice in a row.
 pub(crate) fn is_free(block: *mut Block) -> bool {
+    os::notice_fork();
     let class = address_map::descriptor(block.cast()).class();
     if !is_block_of(class, block) {
         return false;

@@ -159,6 +159,7 @@ impl HeapId {
     /// }
     /// ```
     pub unsafe fn purge(self) -> usize {
+        crate::os::notice_fork();
         let (name, before) = (self.0.as_ptr(), waiting::given_back());
         thread::defer(Reason::Need);
         // SAFETY: as above.

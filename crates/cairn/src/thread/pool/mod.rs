@@ -17,7 +17,7 @@ use crate::base::{AtomicBool, AtomicU32, AtomicUsize, Ordering, Stack, fence, po
 use crate::heap::process_upkeep::{set_besides, strike};
 use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
 use crate::map::{address_map, region};
-use crate::os::{Lock, Presence};
+use crate::os::{self, Lock, Presence};
 use crate::slices::{arena, reservation};
 use core::ptr::null_mut;
 
@@ -299,6 +299,8 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
             // SAFETY: made, and nobody's if it is in no use.
             unsafe {
                 if (*heap).role == Role::Free {
+                    // Whoever gave it back may not have come to that.
+                    (*heap).presence.bar();
                     if (*heap).member.turn.is_shut() {
                         // It was being written.
                         Heap::write_over(heap, Heap::empty());
@@ -341,6 +343,7 @@ pub(crate) fn let_go_of_others() {
 /// while cairn::tick() {}
 /// ```
 pub fn tick() -> bool {
+    os::notice_fork();
     salvage::step();
     left::step();
     strike();

@@ -127,6 +127,7 @@ pub(crate) fn settle_in_child() -> *mut Heap {
     unsafe {
         if torn {
             (*place).0 = null_mut();
+            super::begin_salvage();
         }
         (*place).0
     }
