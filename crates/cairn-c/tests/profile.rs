@@ -109,6 +109,24 @@ fn it_names_who_has_allocated() {
     fs::remove_dir(folder).expect("it is empty");
 }
 
+/// The system tells nothing of a process by its own number when its first thread has ended.
+#[test]
+fn the_first_thread_may_end_before_others() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let folder = empty_folder("leaves");
+    let path = folder.join("profile");
+    let Some(program) = Program::build("profile.c", Loading::Preloaded) else { return };
+    run(profiled(&program, "main_thread_leaves", &path)).assert_quiet_success("it leaves");
+    let text = fs::read_to_string(&path).expect("a profile");
+    let [mappings, builds] =
+        ["\nmappings\n", "\nbuilds\n"].map(|part| text.find(part).expect(part));
+    assert!(text[mappings..builds].contains("profile-c"), "{}", &text[mappings..]);
+    assert!(text[builds..].lines().count() > 3, "{}", &text[builds..]);
+    fs::remove_dir_all(folder).expect("it is there");
+}
+
 /// A forked child has what was live, and frees it; whoever execs begins anew. None writes another's file.
 #[test]
 fn each_process_writes_a_file_of_its_own() {

@@ -162,6 +162,21 @@ static void calls(void)
 }
 #endif
 
+static void *allocates_there(void *argument)
+{
+    usleep(100000);
+    allocates();
+    return argument;
+}
+
+/* The last thread that ends is another than the first one. */
+static void main_thread_leaves(void)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, allocates_there, NULL) == 0, "a thread");
+    pthread_exit(NULL);
+}
+
 int main(int count_of, char **arguments)
 {
     CHECK(count_of == 2, "one case");
@@ -169,6 +184,8 @@ int main(int count_of, char **arguments)
         allocates();
     else if (strcmp(arguments[1], "forks") == 0)
         forks(arguments[0]);
+    else if (strcmp(arguments[1], "main_thread_leaves") == 0)
+        main_thread_leaves();
 #ifdef CAIRN_IS_LINKED
     else if (strcmp(arguments[1], "calls") == 0)
         calls();

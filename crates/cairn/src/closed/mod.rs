@@ -23,9 +23,10 @@ use crate::base::{NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
 use crate::heap::{EMPTY, Handle, Heap, OWNED, Role, SHARED, Spares, handle};
 use crate::map::{Block, region};
 use crate::samples::Reason;
+use crate::slices::{arena, limit};
 use crate::store::{Behind, Caches, Canary, Store};
 use crate::thread::pool::{self, User, salvage};
-use crate::{large, os, slices::arena, thread};
+use crate::{large, os, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
 
@@ -282,6 +283,15 @@ unsafe fn refilled(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
     }
 }
 
+/// Calls the program for what it has put off, and tells it that a limit is near. Nothing of the thread's heaps is under way.
+#[inline(never)]
+fn call_program() {
+    thread::defer(Reason::Turn);
+    if limit::is_pending() {
+        thread::tell_of_shortage();
+    }
+}
+
 /// Refills the cache of a class and takes a block; whether it is known to be zero.
 ///
 /// The program is called in between, and may allocate from the heap: whatever was so of the cache is looked at again.
@@ -293,7 +303,7 @@ unsafe fn refilled(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
 unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        thread::defer(Reason::Turn);
+        call_program();
         let mut got = refilled(heap, class);
         if got.0.is_null() {
             thread::defer(Reason::Need);
@@ -303,16 +313,15 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
             }
             got = refilled(heap, class);
         }
-        if got.0.is_null() && (*heap).member.may_take(class.span_slices() * SLICE_SIZE) {
+        let region = (*heap).member.region();
+        let may_take = || (*heap).member.may_take(class.span_slices() * SLICE_SIZE);
+        // What a region has does not count for the process.
+        if got.0.is_null() && region.is_none() && may_take() {
             let attempt = || Some(refilled(heap, class)).filter(|got| !got.0.is_null());
             got = thread::retry_in_shortage(class.block_size(), attempt).unwrap_or(got);
         }
-        if let Some(region) = (*heap).member.region() {
-            let slices = class.span_slices();
-            while got.0.is_null()
-                && (*heap).member.may_take(slices * SLICE_SIZE)
-                && regions::make_room(region, slices)
-            {
+        if let Some(region) = region {
+            while got.0.is_null() && may_take() && regions::make_room(region, class.span_slices()) {
                 got = refilled(heap, class);
             }
         }
@@ -339,7 +348,7 @@ pub(crate) unsafe fn allocate_large(
     }
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        thread::defer(Reason::Turn);
+        call_program();
         let owned = &(*name).owned;
         let mut got = large::allocate_owned(owned, size, align);
         if got.block.is_null() {
@@ -347,19 +356,19 @@ pub(crate) unsafe fn allocate_large(
             trim(name, heap);
             got = large::allocate_owned(owned, size, align);
         }
-        if got.block.is_null() && owned.budget.may_take(size) {
+        let region = owned.region.checked_sub(1);
+        // It takes whole slices, but for a mapping.
+        let may_take = || owned.budget.may_take(size.max(1).next_multiple_of(SLICE_SIZE));
+        if got.block.is_null() && region.is_none() && may_take() {
             let attempt = || {
                 let got = large::allocate_owned(owned, size, align);
                 Some(got).filter(|got| !got.block.is_null())
             };
             got = thread::retry_in_shortage(size, attempt).unwrap_or(got);
         }
-        if let Some(region) = owned.region.checked_sub(1) {
+        if let Some(region) = region {
             let slices = size.max(align).div_ceil(SLICE_SIZE);
-            while got.block.is_null()
-                && owned.budget.may_take(size)
-                && regions::make_room(region, slices)
-            {
+            while got.block.is_null() && may_take() && regions::make_room(region, slices) {
                 got = large::allocate_owned(owned, size, align);
             }
         }

@@ -124,7 +124,9 @@ fn next_colour(room: usize) -> usize {
 /// Allocates a block of `size` bytes, `at` bytes behind a multiple of `align`, less than that.
 #[cold]
 pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
-    let filled = will_be_filled(size);
+    // What else comes here, samples and what a region or a limit has no span for, says nothing of large blocks.
+    let is_large = size > MEDIUM_MAX;
+    let filled = is_large && will_be_filled(size);
     let as_used = filled && size >= AS_USED_MIN;
     let mut got = Allocated::NONE;
     let is_run = size < MAPPING_MIN || !arena::maps_apart();
@@ -140,7 +142,7 @@ pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
         let used = if filled { Use::Filled } else { Use::Sparse };
         got = mapping::allocate(size, [align, at], used);
     }
-    if got.untouched {
+    if got.untouched && is_large {
         remember(got.block, size);
     }
     got

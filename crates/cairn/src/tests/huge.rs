@@ -204,3 +204,25 @@ fn a_huge_page_for_purged_memory_is_a_regret() {
         crate::check();
     });
 }
+
+/// A sampled small block, which stands alone, says nothing of large ones: the one before it is looked at when it is filled.
+#[test]
+fn samples_are_no_evidence() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    alone(|| {
+        os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
+        let is_huge = |block: *mut u8| flags_at(block).contains(" hg");
+        let fill = |block: *mut u8| {
+            // SAFETY: a live block of that size.
+            (0..40 * MIB).step_by(4096).for_each(|at| unsafe { block.add(at).write(1) });
+        };
+        fill(allocate(40 * MIB));
+        let huge = allocate(40 * MIB);
+        assert!(is_huge(huge));
+        assert!(!crate::large::allocate_at(100, 128, 0).block.is_null());
+        fill(huge);
+        assert!(is_huge(allocate(40 * MIB)));
+    });
+}

@@ -8,12 +8,13 @@ use crate::base::{HARDENED, SLICE_SIZE};
 use crate::heap::handle;
 use crate::map::{address_map, region};
 use crate::{
-    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, purge,
-    reallocate, try_expand, usable_size, visit,
+    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, on_low_memory,
+    purge, reallocate, set_memory_limits, try_expand, usable_size, visit,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
 const MIB: usize = 1 << 20;
@@ -981,6 +982,34 @@ fn a_walk_is_right_while_others_commit() {
             assert!(kept.iter().all(|block| found.contains(block)));
             more.into_iter().for_each(free);
             heap.destroy();
+        });
+    });
+}
+
+/// What a heap must not have is not asked of the program, and a region that grows makes the process short of nothing.
+#[test]
+fn a_region_at_a_limit_reserves_nothing() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    alone(|| {
+        with_regions(|| {
+            assert!(set_memory_limits(usize::MAX, 1 << 30));
+            on_low_memory(Some(|_, _| _ = TOLD.fetch_add(1, Ordering::Relaxed)), [0; 2]);
+            let mut calls = Calls { most: 100, ..Calls::default() };
+            let calls_at = &raw mut calls;
+            let region = growing(&mut calls);
+            let mut heap = Heap::in_region(region).expect("memory");
+            // No multiple of a slice.
+            assert!(heap.set_limits(0, 1_000_000, None, [0; 2]));
+            while !heap.allocate(100, 16).is_null() {}
+            // SAFETY: this test's alone, between its calls.
+            assert!(unsafe { (*calls_at).supplied.len() } <= 2);
+            assert!(heap.set_limits(0, 0, None, [0; 2]));
+            let more = std::iter::repeat_with(|| heap.allocate(3000, 16));
+            assert!(more.take(2000).all(|block| !block.is_null()), "it grows");
+            assert_eq!(TOLD.load(Ordering::Relaxed), 0);
+            on_low_memory(None, [0; 2]);
+            heap.destroy();
+            assert!(region.end());
         });
     });
 }

@@ -7,7 +7,7 @@
 //! Story: docs/design/fast-paths.md
 
 use crate::base::SizeClass;
-use crate::heap::Heap;
+use crate::heap::{Heap, Member};
 use crate::map::{Block, END, address_map};
 use crate::os;
 use crate::spans::{Span, is_block_of};
@@ -37,7 +37,8 @@ pub(crate) fn is_free(block: *mut Block) -> bool {
 }
 
 fn is_in_a_list(class: SizeClass, block: *mut Block) -> bool {
-    let mut lists = lists_of(address_map::span_index(block.cast(), class)).chain(caches_of(class));
+    let span = address_map::span_index(block.cast(), class);
+    let mut lists = lists_of(span).chain(caches_of(class, address_map::is_supplied(span)));
     lists.any(|list| each(class, list).any(|at| at == block))
 }
 
@@ -53,10 +54,15 @@ pub(crate) fn lists_of(index: usize) -> impl Iterator<Item = *mut Block> {
     own.into_iter().chain(pool::all().map(move |heap| unsafe { Heap::peek_batch(heap, index) }))
 }
 
-/// The caches of a class.
-pub(crate) fn caches_of(class: SizeClass) -> impl Iterator<Item = *mut Block> {
+/// The caches of a class; those of heaps in regions if it is said: such a block may lose its memory while it is looked at.
+pub(crate) fn caches_of(class: SizeClass, in_regions: bool) -> impl Iterator<Item = *mut Block> {
     // SAFETY: heaps that have been made are never unmapped.
-    pool::all().map(move |heap| unsafe { Caches::peek(&raw const (*heap).caches, class) })
+    let is_meant = move |&heap: &*mut Heap| unsafe {
+        in_regions || !Member::peek_region(&raw const (*heap).member)
+    };
+    // SAFETY: as above.
+    let cache = move |heap: *mut Heap| unsafe { Caches::peek(&raw const (*heap).caches, class) };
+    pool::all().filter(is_meant).map(cache)
 }
 
 /// The blocks of a list of a class that may be changing; each was in it, or looked so, when it was reached.

@@ -5,7 +5,7 @@
 //! Checked: tests/guards.rs of the C layer.
 //! Story: docs/guide/guards.md
 
-use super::{keeping_errno, process_id, system_call};
+use super::{keeping_errno, system_call};
 use crate::base::{AtomicPtr, Ordering, UnsafeCell};
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -104,10 +104,11 @@ pub(crate) fn read_own(at: usize, bytes: &mut [u8]) -> usize {
         libc::iovec { iov_base: place(at), iov_len: first },
         libc::iovec { iov_base: place(at.wrapping_add(first)), iov_len: bytes.len() - first },
     ];
-    let process = process_id() as usize;
+    // By the process's number it fails when its first thread has ended before others.
+    let thread = thread_id();
     let (to, from) = ((&raw const local).expose_provenance(), remote.as_ptr().expose_provenance());
     // SAFETY: `bytes` is valid for writing; the system looks whether the rest can be read.
-    let count = unsafe { system_call(libc::SYS_process_vm_readv, [process, to, 1, from, 2, 0]) };
+    let count = unsafe { system_call(libc::SYS_process_vm_readv, [thread, to, 1, from, 2, 0]) };
     usize::try_from(count).unwrap_or(0)
 }
 

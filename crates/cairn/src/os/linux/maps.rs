@@ -18,6 +18,12 @@ pub(crate) struct Mapped<'a> {
     pub(crate) path: &'a [u8],
 }
 
+/// The list of what is mapped. The process's own is empty when its first thread has ended before others.
+#[inline(never)]
+fn open() -> Option<File> {
+    File::open(c"/proc/thread-self/maps").or_else(|| File::open(c"/proc/self/maps"))
+}
+
 /// Looks up what is mapped around an address; None if nothing is, or the list cannot be read.
 pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {
     let mut lines = Lines::open()?;
@@ -27,7 +33,7 @@ pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> 
 
 /// Gives what the system says of the process's mappings, piece by piece.
 pub(crate) fn mappings(mut each: impl FnMut(&[u8])) {
-    let Some(file) = File::open(c"/proc/self/maps") else { return };
+    let Some(file) = open() else { return };
     let mut room = [0; 512];
     while let Some(piece) = file.read(&mut room).and_then(|count| room.get(..count))
         && !piece.is_empty()
@@ -89,7 +95,7 @@ struct Lines {
 
 impl Lines {
     fn open() -> Option<Lines> {
-        let file = File::open(c"/proc/self/maps")?;
+        let file = open()?;
         let (room, line) = ([0; 512], [0; MAPS_LINE_BYTES]);
         Some(Lines { file, room, left: (0, 0), line, length: 0 })
     }

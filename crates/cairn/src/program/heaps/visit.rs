@@ -136,7 +136,9 @@ pub unsafe fn visit(
         return true;
     }
     let Some(mut marks) = Marks::new() else { return false };
-    mark_caches(&mut marks);
+    // SAFETY: the heap is there.
+    let in_regions = heap.is_none_or(|heap| unsafe { heap.0.as_ref() }.owned.region > 0);
+    mark_caches(&mut marks, in_regions);
     let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
     for (index, owner, class) in all_heads() {
         let at = address_map::slice_address(index);
@@ -167,10 +169,10 @@ pub unsafe fn visit(
     true
 }
 
-/// Marks what is in the caches of all heaps.
-fn mark_caches(marks: &mut Marks) {
+/// Marks what is in the caches of all heaps, or of all but those in regions.
+fn mark_caches(marks: &mut Marks, in_regions: bool) {
     for class in SizeClass::all() {
-        for list in search::caches_of(class) {
+        for list in search::caches_of(class, in_regions) {
             search::each(class, list).for_each(|block| marks.set(block));
         }
     }

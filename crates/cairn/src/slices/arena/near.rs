@@ -211,8 +211,7 @@ pub(crate) fn follow_limits() -> bool {
     if (counted >= LOOK_FROM || limit::group_most() > 0) && limit::may_have_group() {
         limit::look(counted, Why::Time);
     }
-    // Not at the border: a limit that comes and goes is told of once.
-    if limit::share(counted.saturating_add(counted / 16)) == ALL {
+    if limit::is_far(counted) {
         limit::note_far();
         return false;
     }

@@ -261,6 +261,57 @@ fn the_program_is_told() {
     });
 }
 
+/// Who allocates from heaps alone comes by, too. A heap's own limit makes nobody short of memory.
+#[test]
+fn who_uses_heaps_is_told() {
+    static NEAR: AtomicUsize = AtomicUsize::new(0);
+    static FAILED: AtomicUsize = AtomicUsize::new(0);
+    fn told(size: usize, _: [usize; 2]) {
+        let count = if size == 0 { &NEAR } else { &FAILED };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    let counts = || (NEAR.load(Ordering::Relaxed), FAILED.load(Ordering::Relaxed));
+    alone(|| {
+        assert!(set_memory_limits(50 * MIB, 1 << 30));
+        on_low_memory(Some(told), [0; 2]);
+        let mut limited = Heap::new().expect("memory");
+        assert!(limited.set_limits(0, 100_000, None, [0; 2]));
+        while !limited.allocate(100, 16).is_null() {}
+        assert_eq!(counts(), (0, 0));
+        limited.destroy();
+        for (nth, size) in [3000, MIB].into_iter().enumerate() {
+            let heap = Heap::new().expect("memory");
+            while arena::counted() < 48 * MIB {
+                assert!(!heap.allocate(size, 16).is_null());
+            }
+            assert_eq!(counts(), (nth + 1, 0));
+            heap.destroy();
+            purge();
+            arena::follow_limits();
+        }
+        on_low_memory(None, [0; 2]);
+    });
+}
+
+/// Files in memory are asked for where what has come would count as near with them; and a limit that has come near is far
+/// again below 13/16 of it, whatever part of that is the process's.
+#[test]
+fn near_and_far_are_parts_of_the_limit() {
+    let files_matter = |used, come| limit::files_matter(used * MIB, come * MIB, 1024 * MIB);
+    assert!(files_matter(896, 0) && files_matter(720, 200) && files_matter(870, 0));
+    assert!(!files_matter(600, 200));
+    alone(|| {
+        let is_far = |limit, counted, beside| {
+            limit::set_group(limit, beside);
+            limit::is_far(counted)
+        };
+        let mib = MIB as isize;
+        assert!(!is_far(2048 * MIB, 100 * MIB, 1650 * mib), "1750 of 1792 are used");
+        assert!(is_far(2048 * MIB, 100 * MIB, 1560 * mib));
+        assert!(is_far(1024 * MIB, 16_700 * MIB, -16_400 * mib), "most is untouched");
+    });
+}
+
 /// A block of 9 MiB comes, and is filled while others have the core: what it makes untouched for some purge delays is in no
 /// group, and will be.
 #[test]
