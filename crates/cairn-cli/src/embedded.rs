@@ -60,6 +60,8 @@ pub(crate) const VERSION: &str =
 
 /// Write permission for others than the owner.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Read permission for everybody.
+const READABLE_BY_ALL: u32 = 0o444;
 /// In a directory with this bit, only the owner of an entry can replace it.
 const STICKY: u32 = 0o1000;
 
@@ -126,8 +128,7 @@ fn install_in(directory: &Path, library: &Library) -> Result<PathBuf> {
     // owned by root shall appear there.
     let existing = directory.ancestors().find(|path| path.exists()).context("not absolute")?;
     ensure_out_of_reach(&existing.canonicalize()?)?;
-    let mode = if is_root() { 0o755 } else { 0o700 };
-    DirBuilder::new().recursive(true).mode(mode).create(directory)?;
+    make(directory)?;
 
     // From here on without symbolic links, so that what is checked is what is used.
     let directory = directory.canonicalize()?;
@@ -140,6 +141,22 @@ fn install_in(directory: &Path, library: &Library) -> Result<PathBuf> {
         write_atomically(&path, library.contents).context("cannot write libcairn.so")?;
     }
     Ok(path)
+}
+
+/// Makes a directory and those above it. What root makes all users can enter, whatever the mask of new files says.
+fn make(directory: &Path) -> Result<()> {
+    let mode = if is_root() { 0o755 } else { 0o700 };
+    let missing: Vec<_> = directory.ancestors().take_while(|part| !part.exists()).collect();
+    for part in missing.into_iter().rev() {
+        match DirBuilder::new().mode(mode).create(part) {
+            Ok(()) if is_root() => fs::set_permissions(part, Permissions::from_mode(mode))?,
+            Ok(()) => {}
+            // Somebody else has made it meanwhile.
+            Err(_) if part.is_dir() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Fails if another user could exchange the directory or anything above it.
@@ -175,13 +192,15 @@ fn is_ours(metadata: &Metadata) -> bool {
         && metadata.mode() & WRITABLE_BY_OTHERS == 0
 }
 
-/// Whether the file is a plain file of ours with exactly the embedded contents.
+/// Whether the file is a plain file of ours with exactly the embedded contents, and root's one that all can read.
 fn is_intact(path: &Path, expected: &[u8]) -> bool {
     let matches = || -> io::Result<bool> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;
-        if !metadata.is_file() || !is_ours(&metadata) || metadata.len() != expected.len() as u64 {
+        let is_readable = !is_root() || metadata.mode() & READABLE_BY_ALL == READABLE_BY_ALL;
+        let is_like_ours = metadata.is_file() && is_ours(&metadata) && is_readable;
+        if !is_like_ours || metadata.len() != expected.len() as u64 {
             return Ok(false);
         }
         let mut contents = Vec::with_capacity(expected.len());
@@ -196,11 +215,10 @@ fn is_intact(path: &Path, expected: &[u8]) -> bool {
 /// what is missing.
 fn write_atomically(path: &Path, contents: &[u8]) -> Result<()> {
     let directory = path.parent().context("no directory")?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".libcairn-")
-        .permissions(Permissions::from_mode(0o644))
-        .tempfile_in(directory)?;
+    let mut file = tempfile::Builder::new().prefix(".libcairn-").tempfile_in(directory)?;
     file.write_all(contents)?;
+    // Not when it is made: the mask of new files would take from it.
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     let _: File = file.persist(path)?;
     Ok(())
 }

@@ -375,6 +375,37 @@ fn what_root_starts_runs_on_cairn_as_another_user() {
     assert!(text(&output.stdout).contains("/libcairn-") && output.stderr.is_empty(), "{output:?}");
 }
 
+/// Also where root's new files are nobody else's, and where the library has been one of those.
+#[test]
+fn all_users_find_what_root_writes_under_any_umask() {
+    let home = Home::new();
+    if !is_root() || lacks("setpriv", "util-linux") {
+        println!("skipped without root");
+        return;
+    }
+    let cache = home.path().join(".cache");
+    let script =
+        "umask 077; exec \"$0\" run setpriv --reuid=65534 --clear-groups cat /proc/self/maps";
+    let assert_found = || {
+        let mut shell = Command::new("sh");
+        let shell = shell.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_cairn"));
+        // By name: there is no other place then.
+        let output = shell.env("XDG_CACHE_HOME", &cache).output().unwrap();
+        assert_succeeded(&output);
+        let is_found = text(&output.stdout).contains("/libcairn-") && output.stderr.is_empty();
+        assert!(is_found, "{output:?}");
+    };
+    assert_found();
+    let library = home.library();
+    fs::set_permissions(&library, Permissions::from_mode(0o600)).unwrap();
+    assert_found();
+    // What was there before keeps its rights.
+    fs::remove_dir_all(cache.join("cairn")).unwrap();
+    fs::set_permissions(&cache, Permissions::from_mode(0o711)).unwrap();
+    assert_found();
+    assert_eq!(cache.metadata().unwrap().mode() & 0o777, 0o711);
+}
+
 #[test]
 fn without_a_home_the_library_lies_in_the_temporary_directory() {
     let home = Home::new();
