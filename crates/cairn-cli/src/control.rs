@@ -55,6 +55,22 @@ pub(crate) enum Outcome {
     Refused,
 }
 
+/// The two words of a wish.
+#[derive(Clone, Copy)]
+pub(crate) struct State {
+    /// What is wanted, 0 for nothing. A call of the program's makes it what is done.
+    pub(crate) wanted: u64,
+    /// What is done.
+    pub(crate) done: u64,
+}
+
+impl State {
+    /// Whether it is done, and nobody has switched it off: the process may not have followed that yet.
+    pub(crate) fn is_on(self) -> bool {
+        self.wanted != 0 && self.done != 0
+    }
+}
+
 /// A copy of cairn in a process.
 pub(crate) struct Copy {
     /// Its file.
@@ -73,10 +89,11 @@ impl Copy {
         Ok(copies)
     }
 
-    /// What the process does of a wish.
-    pub(crate) fn done(&self, process: &Process, wish: Wish) -> Result<u64> {
+    /// How far a wish is.
+    pub(crate) fn state(&self, process: &Process, wish: Wish) -> Result<State> {
         let memory = process.memory()?;
-        memory.word(words(&memory, self.header, wish)? + 8)
+        let words = words(&memory, self.header, wish)?;
+        Ok(State { wanted: memory.word(words)?, done: memory.word(words + 8)? })
     }
 
     /// Writes what is wanted: where.

@@ -32,24 +32,46 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
     // Before anything is switched on: a signal that ends the command would leave it so.
     let signals = Blocked::new();
     let mut on = On { process: &process, copies: Vec::new() };
-    let mut is_on = false;
+    let mut sampling = Vec::new();
     for copy in Copy::all(&process)? {
-        is_on |= copy.done(&process, Wish::Profile)? != 0;
-        on.copies.push(copy);
+        let state = copy.state(&process, Wish::Profile)?;
+        match state.is_on() {
+            true => sampling.push((copy, state.wanted)),
+            false => on.copies.push(copy),
+        }
     }
-    if is_on {
+    if !sampling.is_empty() {
         on.copies.clear();
         let Some(seconds) = request.seconds else {
-            return Ok((sampled(&source)?, "sampled since its start, or by a call".to_owned()));
+            let how = "sampled since its start, by a call, or by another command";
+            return Ok((sampled(&source)?, how.to_owned()));
         };
         let before = sampled(&source)?;
         let waited = wait(&process, &signals, seconds)?;
+        warn(&process, sampling.iter().map(|(copy, rate)| (copy, *rate)))?;
         return Ok((since(&before, sampled(&source)?), told(waited)));
     }
     let before = sampled(&source).unwrap_or_default();
     on.switch(request.rate)?;
     let waited = wait(&process, &signals, request.seconds.unwrap_or(30))?;
+    warn(&process, on.copies.iter().map(|copy| (copy, request.rate)))?;
     Ok((since(&before, sampled(&source)?), told(waited)))
+}
+
+/// Says so where a copy has not been sampling all the while at the rate that was wanted: another command may have come to its
+/// end, or the program have called.
+fn warn<'a>(process: &Process, copies: impl Iterator<Item = (&'a Copy, u64)>) -> Result<()> {
+    for (copy, rate) in copies {
+        let state = copy.state(process, Wish::Profile)?;
+        if state.wanted != rate {
+            crate::say(
+                "sampling was switched off or changed meanwhile, by another command or the program: samples may be missing",
+            );
+        } else if state.done != rate {
+            crate::say("the process has not followed: it has hardly allocated meanwhile");
+        }
+    }
+    Ok(())
 }
 
 fn told(waited: Duration) -> String {

@@ -6,9 +6,11 @@ use common::core_file;
 use common::inspected::{Running, compiled, start};
 use common::{Home, assert_refused, assert_succeeded, display, text};
 use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// It maps a file that its first argument names, and makes its second one its root.
@@ -38,6 +40,30 @@ int main(int argc, char **argv)
         kept[i] = keeps();
         for (int n = 0; n < 10; n++) free(drops());
         if (i % 100 == 0) usleep(1000);
+    }
+}
+";
+
+/// It allocates while there is the file that its argument names, and says when it begins to and when it stops.
+const BY_FILE: &[u8] = b"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+void *kept[1000];
+__attribute__((noinline)) void *keeps(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
+int main(int argc, char **argv)
+{
+    for (int i = 0, was_busy = 0;; i = (i + 1) % 1000) {
+        int is_busy = access(argv[1], F_OK) == 0;
+        if (is_busy != was_busy) puts(is_busy ? \"busy\" : \"idle\");
+        fflush(stdout);
+        was_busy = is_busy;
+        if (is_busy) {
+            free(kept[i]);
+            kept[i] = keeps();
+        } else {
+            usleep(1000);
+        }
     }
 }
 ";
@@ -207,6 +233,87 @@ fn what_is_on_stays_on() {
         let table = text(&output.stdout);
         assert!(table.contains("early (program.c:") && table.contains("keeps"), "{table}");
     }
+}
+
+/// A command that profiles a process until it is ended.
+fn profiling(home: &Home, pid: &str, options: &[&str]) -> Child {
+    let mut command = home.cairn();
+    command.current_dir(home.path()).args(["profile", pid]).args(options);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until it has asked the process and lets time pass, or has ended.
+fn until_it_waits(child: &mut Child) {
+    let place = format!("/proc/{}/syscall", child.id());
+    let call = format!("{} ", libc::SYS_rt_sigtimedwait);
+    let waits = || fs::read_to_string(&place).is_ok_and(|now| now.starts_with(&call));
+    while child.try_wait().unwrap().is_none() && !waits() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn ended(child: Child) -> Output {
+    // It may have ended.
+    let _ = rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::TERM,
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_succeeded(&output);
+    output
+}
+
+/// What another command has switched off is so, even if the process has not followed.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_is_being_switched_off_is_not_on() {
+    let home = Home::new();
+    let flags = ["-g", "-fno-omit-frame-pointer"];
+    let Some(program) = compiled(&home, BY_FILE, &flags) else { return };
+    let busy = home.path().join("busy");
+    File::create(&busy).unwrap();
+    let mut command = home.cairn();
+    let mut process = start(command.arg("run").arg(program).arg(&busy));
+    let pid = process.0.id().to_string();
+    let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let has_been_asked = |output: &Output| text(&output.stderr).contains("has been asked");
+    // The process is idle when the command ends. On a busy machine it may not have been switched on by then.
+    for _ in 0..20 {
+        let mut first = profiling(&home, &pid, &["--seconds", "1000", "--rate", "64KiB"]);
+        until_it_waits(&mut first);
+        fs::remove_file(&busy).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "idle");
+        if !has_been_asked(&ended(first)) {
+            break;
+        }
+        File::create(&busy).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "busy");
+    }
+    let mut second = profiling(&home, &pid, &["--rate", "32KiB"]);
+    until_it_waits(&mut second);
+    let second = ended(second);
+    assert!(text(&second.stdout).contains(", sampled for "), "{second:?}");
+    assert!(has_been_asked(&second), "{second:?}");
+    assert!(text(&second.stderr).contains("the process has not followed"), "{second:?}");
+    File::create(&busy).unwrap();
+    assert_is_profiled(&home, &process);
+}
+
+/// Of two at once one ends first, and the other one says what that has done to it.
+#[test]
+fn who_is_switched_off_by_another_says_so() {
+    let home = Home::new();
+    let Some(process) = running(&home, &[]) else { return };
+    let pid = process.0.id().to_string();
+    let options = ["--seconds", "1000", "--rate", "64KiB"];
+    let mut first = profiling(&home, &pid, &options);
+    until_it_waits(&mut first);
+    let mut second = profiling(&home, &pid, &options);
+    until_it_waits(&mut second);
+    let [first, second] = [first, second].map(|command| text(&ended(command).stderr));
+    let switched_off = "sampling was switched off or changed meanwhile";
+    assert!(!first.contains(switched_off), "{first}");
+    assert!(second.contains(switched_off), "{second}");
 }
 
 /// A signal ends the while, not the answer, and leaves nothing on.
