@@ -12,8 +12,11 @@ use std::process::{Command, Output};
 
 const SOURCE: &str = "
 #include <stdlib.h>
+#ifndef HOW
+#define HOW __attribute__((noinline))
+#endif
 void *kept[20000];
-__attribute__((noinline)) void *keeps(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
+HOW void *keeps(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
 __attribute__((noinline)) void *drops(void) { void *p = calloc(3, 1000); __asm__(\"\" ::: \"memory\"); return p; }
 int main(void) {
     for (int i = 0; i < 20000; i++) { kept[i] = keeps(); free(drops()); }
@@ -32,15 +35,20 @@ fn profiled_with(home: &Home, options: &[&str]) -> Option<PathBuf> {
     let program = home.path().join("allocates");
     let mut compiler = Command::new("cc");
     compiler.args(["-g", "-fno-builtin"]).args(options).arg("-o");
-    let compiled = compiler.arg(&program).arg(source).output();
+    let compiled = compiler.arg(&program).arg(source).current_dir(home.path()).output();
     if !compiled.is_ok_and(|output| output.status.success()) {
         return None;
     }
+    Some(profile_of(home, &program))
+}
+
+/// A profile of a program.
+fn profile_of(home: &Home, program: &Path) -> PathBuf {
     let profile = home.path().join("heap");
     let options = ["--profile", display(&profile), "--profile-rate", "64KiB", "--"];
-    let output = home.run(&[&options[..], &[display(&program)]].concat());
+    let output = home.run(&[&options[..], &[display(program)]].concat());
     assert_succeeded(&output);
-    Some(profile)
+    profile
 }
 
 fn profile(home: &Home, arguments: &[&str]) -> Output {
@@ -72,6 +80,75 @@ fn a_table_names_functions() {
     assert!(table.contains("< main (allocates.c:") && !table.contains("drops"), "{table}");
     let allocated = text(&profile(&home, &["--view", "allocated", display(&file)]).stdout);
     assert_near(row(&allocated, "drops"), 20_000.0, 0.18);
+}
+
+/// What is inlined is a frame of its own, which debug information alone has.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn inlined_functions_have_names() {
+    let home = Home::new();
+    let how = "-DHOW=static inline __attribute__((always_inline))";
+    let Some(file) = profiled_with(&home, &["-O1", "-fno-omit-frame-pointer", how]) else { return };
+    let table = text(&profile(&home, &[display(&file)]).stdout);
+    assert!(table.contains("  keeps (allocates.c:") && table.contains("< main ("), "{table}");
+}
+
+const RUST_SOURCE: &[u8] = b"
+extern \"C\" { fn malloc(bytes: usize) -> *mut u8; }
+#[inline(always)]
+fn keeps() -> *mut u8 { unsafe { malloc(1000) } }
+#[inline(never)]
+fn fills(kept: &mut [*mut u8]) { for block in kept { *block = keeps(); } }
+fn main() { fills(&mut [0 as *mut u8; 20000]); }
+";
+
+/// The debug information of a program may be in a package beside it, if that is a plain file.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_package_beside_a_program_has_its_names() {
+    let home = Home::new();
+    let source = home.file("fills.rs", 0o644, RUST_SOURCE);
+    let mut compiler = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+    compiler.args(["-g", "-Csplit-debuginfo=packed", "-Cforce-frame-pointers=yes"]);
+    let compiled = compiler.arg(source).current_dir(home.path()).output();
+    let package = home.path().join("fills.dwp");
+    if !compiled.is_ok_and(|output| output.status.success()) || !package.exists() {
+        return common::skipped("no compiler of Rust that makes packages");
+    }
+    let file = profile_of(&home, &home.path().join("fills"));
+    let table = || {
+        assert_succeeded(&outcome(&home, &file));
+        text(&profile(&home, &[display(&file)]).stdout)
+    };
+    let found = table();
+    let lines = ["  fills::keeps (fills.rs:", "< fills::fills (fills.rs:"];
+    assert!(lines.iter().all(|line| found.contains(line)), "{found}");
+    fs::remove_file(&package).unwrap();
+    fifo(&package);
+    let found = table();
+    assert!(found.contains("  fills::fills") && !found.contains("fills::keeps"), "{found}");
+}
+
+/// Debug information may name files to go on in. They are not opened: lines are what the program itself says.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn files_that_debug_information_names_are_not_opened() {
+    let home = Home::new();
+    let options = ["-O1", "-fno-omit-frame-pointer", "-gsplit-dwarf"];
+    let Some(file) = profiled_with(&home, &options) else { return };
+    let files = home.path().read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let named: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|end| end == "dwo")).collect();
+    if named.is_empty() {
+        return common::skipped("no C compiler that splits");
+    }
+    for path in named {
+        fs::remove_file(&path).unwrap();
+        fifo(&path);
+    }
+    assert_succeeded(&outcome(&home, &file));
+    let table = text(&profile(&home, &[display(&file)]).stdout);
+    assert!(table.contains("  keeps (allocates.c:") && table.contains("< main ("), "{table}");
 }
 
 /// The tables for exceptions lead to `main`, where the C library says which files have them: glibc from 2.35 on.
@@ -299,6 +376,12 @@ fn the_older_profile_is_not_written_over() {
 
 // Files that are none, or lie.
 
+/// A pipe, at which whoever opens it waits for the other end.
+fn fifo(path: &Path) -> PathBuf {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    path.to_owned()
+}
+
 /// What the command says of such a file; it ends by itself, and not by a signal.
 fn outcome(home: &Home, file: &Path) -> Output {
     let mut limited = Command::new("timeout");
@@ -337,11 +420,22 @@ fn what_is_no_profile_is_refused() {
 #[test]
 fn lies_do_no_harm() {
     let home = Home::new();
-    let fifo = home.path().join("fifo");
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let pipe = fifo(&home.path().join("fifo"));
     let broken = home.file("broken", 0o755, b"\x7fELF\x02\x01\x01 and nothing else");
+    // Beside it is no package, either.
+    let program = home.file("prog", 0o755, &fs::read("/bin/true").unwrap());
+    fifo(&home.path().join("prog.dwp"));
     let max = u64::MAX;
-    for path in [display(&fifo), display(&broken), "/dev/zero", "/", "/absent", "[vdso]", ""] {
+    for path in [
+        display(&pipe),
+        display(&broken),
+        display(&program),
+        "/dev/zero",
+        "/",
+        "/absent",
+        "[vdso]",
+        "",
+    ] {
         let text = format!(
             "cairn heap profile 2\nrate {max}\ndropped {max}\nsite {max} 1 {max} {max} 0 0 {max:x} 0 1\n\
              site 1 {max} {max} {max} {max} 0 1000 1001 ffff\nsite 16 16 0 0 {max} {max} 1fff\nmappings\n\

@@ -8,6 +8,7 @@
 //! Story: docs/guide/profile.md
 
 mod builds;
+mod debug;
 mod lines;
 mod names;
 mod outside;

@@ -4,14 +4,13 @@
 //! Idea: an address is a place in a file, and that is an address of the file's own.
 //! Never: opens what is no ordinary file: a path may lead to anything; takes a name from another build than the process has run.
 
+use super::debug::{Debug, Room};
 use super::{HeapProfile, Mapping};
-use crate::process;
-use addr2line::Loader;
+use crate::{process, symbol};
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSegment, ReadCache};
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +27,7 @@ pub struct Frame {
 
 /// What is known of a file.
 struct Code {
-    loader: Option<Loader>,
+    debug: Option<Debug>,
     /// Of each segment: its place in the file, its length there, and its address.
     segments: Vec<[u64; 3]>,
     build_id: String,
@@ -51,6 +50,7 @@ enum Known {
 pub struct Names {
     files: HashMap<String, Option<Code>>,
     known: HashMap<u64, Vec<Frame>>,
+    room: Room,
 }
 
 impl Names {
@@ -95,8 +95,8 @@ impl Names {
             let build = profile.builds.get(&mapping.path);
             let area = &(mapping.start..mapping.end);
             let as_it_sees = profile.pid.map(|pid| process::file(pid, &mapping.path, area));
-            let open = |path: PathBuf| Code::open(&path, mapping, build);
-            as_it_sees.and_then(open).or_else(|| open(here(mapping, build)))
+            let mut open = |path: PathBuf| Code::open(&path, mapping, build, &mut self.room);
+            as_it_sees.and_then(&mut open).or_else(|| open(here(mapping, build)))
         };
         self.files.entry(mapping.path.clone()).or_insert_with(open).as_ref()
     }
@@ -149,9 +149,10 @@ fn unknown(path: &str, place: u64) -> Frame {
 
 impl Code {
     /// Opens the file of a mapping, or one like it; `build` is the number of what the process has run, where it is known.
-    fn open(path: &Path, mapping: &Mapping, build: Option<&str>) -> Option<Code> {
-        let known = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-        let cache = ReadCache::new(File::open(path).ok()?);
+    fn open(path: &Path, mapping: &Mapping, build: Option<&str>, room: &mut Room) -> Option<Code> {
+        let file = symbol::open(path)?;
+        let inode = file.metadata().ok()?.ino();
+        let cache = ReadCache::new(&file);
         let elf = ElfFile::<FileHeader64<Endianness>, _>::parse(&cache).ok()?;
         let segment = |segment: object::read::elf::ElfSegment64<'_, '_, _, _>| {
             let (offset, bytes) = segment.file_range();
@@ -162,11 +163,11 @@ impl Code {
         let is = match build {
             Some(build) if build == build_id => Known::Same,
             Some(_) => Known::Other,
-            None if mapping.inode != 0 && known.ino() != mapping.inode => Known::Doubtful,
+            None if mapping.inode != 0 && inode != mapping.inode => Known::Doubtful,
             None => Known::Same,
         };
         Some(Code {
-            loader: if is == Known::Other { None } else { Loader::new(path).ok() },
+            debug: if is == Known::Other { None } else { Debug::of(&file, path, room) },
             segments: elf.segments().map(segment).collect(),
             build_id,
             is,
@@ -175,29 +176,9 @@ impl Code {
 
     /// The functions at a place in the file.
     fn frames(&self, place: u64) -> Option<Vec<Frame>> {
-        let loader = self.loader.as_ref()?;
+        let debug = self.debug.as_ref()?;
         let is_in = |[offset, bytes, _]: &&[u64; 3]| place.wrapping_sub(*offset) < *bytes;
         let [offset, _, start] = self.segments.iter().find(is_in)?;
-        let address = start.wrapping_add(place - offset);
-        let mut frames = Vec::new();
-        if let Ok(mut found) = loader.find_frames(address) {
-            while let Ok(Some(frame)) = found.next() {
-                let Some(name) = frame.function.as_ref().and_then(|name| name.demangle().ok())
-                else {
-                    continue;
-                };
-                let (source, line) = frame.location.map_or(("", 0), |location| {
-                    (location.file.unwrap_or(""), location.line.unwrap_or(0))
-                });
-                let function = name.into_owned();
-                frames.push(Frame { function, source: source.to_owned(), line: line.into() });
-            }
-        }
-        if frames.is_empty() {
-            let name = loader.find_symbol(address)?;
-            let function = addr2line::demangle_auto(name.into(), None).into_owned();
-            frames.push(Frame { function, source: String::new(), line: 0 });
-        }
-        Some(frames)
+        debug.frames(start.wrapping_add(place - offset))
     }
 }
