@@ -7,7 +7,10 @@
 
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
 use crate::heap::Heap;
-use crate::thread::pool::partitions::{put, take};
+use crate::thread::pool::{
+    self,
+    partitions::{put, take},
+};
 use crate::{closed, thread};
 use core::ptr::null_mut;
 
@@ -56,7 +59,8 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
             return null_mut();
         }
         let block = closed::allocate(heap, size, align);
-        if (*place).is_null() {
+        // Where places are scarce, threads take turns.
+        if (*place).is_null() && !pool::is_all_but_full() {
             *place = heap;
         } else {
             put(partition, heap);

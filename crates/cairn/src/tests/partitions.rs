@@ -5,7 +5,9 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
-use crate::{PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate};
+use crate::{
+    PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate, set_address_space,
+};
 use std::collections::HashSet;
 use std::thread;
 use std::vec::Vec;
@@ -266,5 +268,24 @@ fn heaps_of_partitions_are_hidden_one_at_a_time() {
         DONE.store(true, Ordering::Relaxed);
         purges.join().expect("it ends");
         assert!(made() < before + 10, "{} more", made() - before);
+    });
+}
+
+/// Where there are few places for heaps, threads take turns at those of partitions.
+#[test]
+fn there_may_be_more_threads_than_places() {
+    alone(|| {
+        // 32 places.
+        set_address_space(256 << 20);
+        let others: Vec<_> = (0..8).map(|_| Other::new()).collect();
+        for partition in 0..PARTITIONS {
+            for other in &others {
+                let held = other.does(move || in_partition(partition, 100, 40));
+                assert!(held.iter().all(|block| !block.is_null()), "{partition}");
+                other.frees(&held);
+            }
+        }
+        others.into_iter().for_each(Other::leaves);
+        check();
     });
 }

@@ -13,7 +13,9 @@ pub(crate) mod salvage;
 pub(crate) mod shared;
 
 use crate::base::shares::{in_use, one_less, one_more};
-use crate::base::{AtomicBool, AtomicU32, AtomicUsize, Ordering, Stack, fence, point, shares};
+use crate::base::{
+    AtomicBool, AtomicU32, AtomicUsize, Ordering, PARTITIONS, Stack, fence, point, shares,
+};
 use crate::heap::process_upkeep::{set_besides, strike};
 use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
 use crate::map::{address_map, region};
@@ -46,6 +48,11 @@ pub(crate) fn take() -> *mut Heap {
         unsafe { (*heap).begin_thread(THREADS.fetch_add(1, Ordering::Relaxed) + 1) };
     }
     heap
+}
+
+/// Whether the places for heaps that are left had better serve each partition once, or twice.
+pub(crate) fn is_all_but_full() -> bool {
+    MADE.load(Ordering::Relaxed) + 2 * PARTITIONS >= address_map::tables().heap_limit
 }
 
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
