@@ -477,6 +477,7 @@ fn a_child_may_have_no_shared_heap() {
     alone(|| {
         let other = Other::new();
         let held = other.allocates(SIZE, 40);
+        assert!(thread::number_of_user().is_some());
         held[..2].iter().copied().for_each(free);
         assert_eq!(Stats::take().heaps, (2, 2));
         assert!(child_does(|| {

@@ -61,6 +61,13 @@ impl Other {
         answer
     }
 
+    /// One that has a heap, in which nothing has happened.
+    pub(super) fn with_heap() -> Other {
+        let other = Other::new();
+        assert!(other.does(|| thread::number_of_user().is_some()));
+        other
+    }
+
     /// Begins with `work` there, which has no answer.
     pub(super) fn begins(&self, work: impl FnOnce() + 'static) {
         assert!(self.jobs.send(Sent(Box::new(work))).is_ok());
@@ -125,7 +132,7 @@ fn frees_to_another_thread_are_batched_once_they_are_many() {
         for (bytes, batch) in [(64, most), (1024, 8), (2048, 4), (4096, 2), (20_000, 1)] {
             let size = filling(bytes);
             let held = blocks(size, 230);
-            let other = Other::new();
+            let other = Other::with_heap();
             for (i, &block) in (1..).zip(&held) {
                 other.frees(&[block]);
                 let withheld = row(size).in_use - (held.len() - i);
@@ -161,7 +168,7 @@ fn a_batch_makes_room_for_another_spans() {
             .into_iter()
             .find(|&(a, b)| a != b && slot(a) == slot(b))
             .expect("20 spans have 16 places");
-        let other = Other::new();
+        let other = Other::with_heap();
         other.frees(&held[..96]);
         let before = row(filling(64)).in_use;
         // One waits; the next drives it out; that one waits.
@@ -267,7 +274,7 @@ fn heaps_are_used_by_one_thread_after_the_other() {
         one.frees(&first);
         one.leaves();
         assert_eq!(Stats::take().heaps, (2, 4));
-        let three = Other::new();
+        let three = Other::with_heap();
         three.frees(&second);
         assert_eq!(three.does(my_tag), tag);
         assert_eq!(Stats::take().heaps, (3, 4));
@@ -321,7 +328,7 @@ fn what_a_thread_leaves_another_takes_over() {
 fn other_threads_follow_a_purge() {
     alone(|| {
         let held = blocks(64, 120);
-        let other = Other::new();
+        let other = Other::with_heap();
         other.frees(&held[..97]);
         let own = other.allocates(SIZE, 40);
         let before = row(64).in_use;
