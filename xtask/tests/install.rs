@@ -285,6 +285,32 @@ fn what_is_not_ours_stays() {
     assert_eq!(tree(&prefix), before);
 }
 
+/// Spelled otherwise, or by a link, the folder of libraries is the same one.
+#[test]
+#[ignore = "builds all that is delivered: a minute"]
+fn once_more_in_the_same_place_all_is_there() {
+    let (_folder, folder) = scratch();
+    let prefix = folder.join("prefix");
+    let run = |arguments: &[&str]| {
+        let place = [OsStr::new("--prefix"), prefix.as_ref()];
+        let arguments: Vec<_> = arguments.iter().map(OsStr::new).chain(place).collect();
+        xtask(&arguments)
+    };
+    fs::create_dir_all(prefix.join("lib")).unwrap();
+    std::os::unix::fs::symlink("lib", prefix.join("lib64")).unwrap();
+    let empty = tree(&prefix);
+    for libdir in ["lib", "lib/", "lib/.", "lib64", "lib", "lib64//"] {
+        output_of(run(&["install", "--libdir", libdir]));
+        output_of(run(&["install", "--check"]));
+        assert!(prefix.join("lib/libcairn.so").exists(), "{libdir}");
+        let manifest = fs::read_to_string(prefix.join(MANIFEST)).unwrap();
+        let odd = |line: &&str| line.contains("//") || line.contains("/.");
+        assert_eq!(manifest.lines().find(odd), None, "{libdir}");
+    }
+    assert_eq!(output_of(run(&["uninstall"])), "");
+    assert_eq!(tree(&prefix), empty);
+}
+
 #[test]
 fn a_prefix_that_cannot_be_is_named() {
     let (_folder, folder) = scratch();

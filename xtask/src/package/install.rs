@@ -57,17 +57,14 @@ pub(crate) fn install(args: &Args) -> Result<()> {
         println!("cairn {VERSION} in {there} is whole");
         return Ok(());
     }
-    let mut parts = Path::new(&args.libdir).components();
-    let is_below =
-        !args.libdir.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)));
-    ensure!(is_below, "--libdir is a path below the prefix");
+    let libdir = below(&args.libdir).context("--libdir is a path below the prefix")?;
     // Before anything is built: that takes a while.
     let folder = root.ancestors().find(|folder| folder.exists()).context("no such folder")?;
     let writable = tempfile::tempfile_in(folder);
     writable.with_context(|| format!("cannot write to {}", folder.display()))?;
 
     let target = target_dir("package");
-    let files = files(workspace(), &target, [&args.libdir, "share/zsh/site-functions"], None)?;
+    let files = files(workspace(), &target, [&libdir, "share/zsh/site-functions"], None)?;
     write(&root, &files).with_context(|| {
         format!(
             "cairn is installed in part; `cargo xtask uninstall --prefix {there}` takes it away"
@@ -75,6 +72,16 @@ pub(crate) fn install(args: &Args) -> Result<()> {
     })?;
     println!("cairn {VERSION}: {} files in {there}", files.len());
     Ok(())
+}
+
+/// A path below the prefix as manifests spell it: `lib`, also for `lib/` or `lib/.`.
+fn below(path: &str) -> Option<String> {
+    let parts = Path::new(path).components().map(|part| match part {
+        Component::Normal(name) => name.to_str(),
+        _ => None,
+    });
+    let path = parts.collect::<Option<Vec<_>>>()?.join("/");
+    Some(path).filter(|path| !path.is_empty())
 }
 
 /// Takes away what this version has installed.
@@ -190,14 +197,23 @@ fn write(root: &Path, files: &Files) -> Result<()> {
     let place = root.join(own);
     put(&place, &File::text(text(&manifest) + &text(&left)))?;
     files.iter().try_for_each(|(path, file)| put(&root.join(path), file))?;
+    let fresh: BTreeSet<_> = files.keys().filter_map(|path| real_place(root, path)).collect();
     for (path, is) in &left {
-        if problem(root, path, is).is_none() && !known.contains(&line(path, is)) {
+        // A folder of another name may be a link to where they are.
+        let is_fresh = real_place(root, path).is_some_and(|place| fresh.contains(&place));
+        if !is_fresh && problem(root, path, is).is_none() && !known.contains(&line(path, is)) {
             fs::remove_file(root.join(path)).with_context(|| path.clone())?;
         }
     }
     remove_folders(root, before.iter().rev(), |path| !Path::new(MANIFESTS).starts_with(path))?;
     manifest.retain(|path, is| is != FOLDER || root.join(path).is_dir());
     put(&place, &File::text(text(&manifest)))
+}
+
+/// Where a path leads, by folders that are no links; what it names may be one.
+fn real_place(root: &Path, path: &str) -> Option<PathBuf> {
+    let place = root.join(path);
+    Some(place.parent()?.canonicalize().ok()?.join(place.file_name()?))
 }
 
 /// As it is written.
