@@ -4,9 +4,11 @@
 
 use crate::cxx_catch;
 use crate::cxx_runtime::{NO_PARTITION, allocate, cairn_new_retry, new_handler};
+use crate::family::MALLOC_ALIGN;
 use cairn::NoMemory;
 use core::arch::{asm, global_asm, naked_asm};
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{c_char, c_void};
+use core::mem::transmute;
 
 /// The C++ runtime's way out.
 struct Throw;
@@ -302,15 +304,17 @@ pub(crate) unsafe extern "C" fn delete_array_aligned_nothrow(
     jump!("_ZdaPvSt11align_val_t")
 }
 
-// The nothrow forms: a throwing form whose exception is caught. Only the C++ runtime can catch,
-// so its own definitions run when ours have no memory, or are not the ones to ask.
+// The nothrow forms: a throwing form whose exception is caught.
 
 pub(crate) type Tag = *const c_char;
 
-/// The runtime's own definition of a nothrow form, or null.
-fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a C string.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+/// Which of them.
+#[derive(Clone, Copy)]
+pub(crate) enum Form {
+    Plain,
+    Array,
+    Aligned,
+    ArrayAligned,
 }
 
 /// The throwing forms, as the program has them, and ours.
@@ -324,8 +328,7 @@ fn forms() -> [(*const c_void, *const c_void); 4] {
     ]
 }
 
-/// Whether the program has a throwing form of its own where ours might be: then the nothrow
-/// forms are the runtime's, which call it.
+/// Whether the program has a throwing form of its own where ours might be.
 #[inline(never)]
 pub(crate) fn is_replaced() -> bool {
     forms().iter().any(|(now, own)| now != own)
@@ -348,22 +351,80 @@ fn expect_size(p: *mut c_void, size: usize, align: usize) {
     }
 }
 
-/// Where there is no runtime's definition to hand over to (a static executable, a plugin that came with its runtime): calls the
-/// throwing form of the same name if it is the program's own, else the new-handler, as the runtime would. Null if that throws,
-/// or if there is none.
+/// The runtime's own definition of a nothrow form, or null.
+fn next(form: Form) -> *mut c_void {
+    let name = match form {
+        Form::Plain => c"_ZnwmRKSt9nothrow_t",
+        Form::Array => c"_ZnamRKSt9nothrow_t",
+        Form::Aligned => c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+        Form::ArrayAligned => c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    };
+    // SAFETY: the name is a C string.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Calls it.
+///
+/// # Safety
+/// It is of that form.
+unsafe fn call_next(
+    next: *mut c_void,
+    form: Form,
+    size: usize,
+    align: usize,
+    tag: Tag,
+) -> *mut c_void {
+    type Plain = extern "C" fn(usize, Tag) -> *mut c_void;
+    type Aligned = extern "C" fn(usize, usize, Tag) -> *mut c_void;
+    match form {
+        Form::Plain | Form::Array => {
+            // SAFETY: the caller's contract: functions of these forms have this type.
+            let next = unsafe { transmute::<*mut c_void, Plain>(next) };
+            next(size, tag)
+        }
+        Form::Aligned | Form::ArrayAligned => {
+            // SAFETY: the same.
+            let next = unsafe { transmute::<*mut c_void, Aligned>(next) };
+            next(size, align, tag)
+        }
+    }
+}
+
+/// What a nothrow form does where ours has no memory, or is not the one to ask: calls the throwing form of the same
+/// name if that leads to the program's own, else the new-handler. Null if that throws, or if there is none.
+///
+/// A runtime that came with a plugin has to catch itself, in its own definitions.
 #[cold]
-fn retry(name: &CStr, size: usize, align: usize) -> *mut c_void {
-    let throwing = name.to_bytes().strip_suffix(b"RKSt9nothrow_t");
-    let names: [&[u8]; 4] = [b"_Znwm", b"_Znam", b"_ZnwmSt11align_val_t", b"_ZnamSt11align_val_t"];
-    let of_name = names.into_iter().zip(forms()).find(|(name, _)| Some(*name) == throwing);
-    if let Some((_, (now, own))) = of_name
-        && now != own
+#[inline(never)]
+pub(crate) fn without_throwing(
+    form: Form,
+    size: usize,
+    align: usize,
+    tag: Tag,
+    partition: usize,
+) -> *mut c_void {
+    let [plain, array, aligned, array_aligned] = forms();
+    // An array form of ours ends in the other one.
+    let (throwing, ends_in) = match form {
+        Form::Plain => (plain, plain),
+        Form::Array => (array, plain),
+        Form::Aligned => (aligned, aligned),
+        Form::ArrayAligned => (array_aligned, aligned),
+    };
+    // Nobody asks the loader where that can be avoided: it waits for a plugin's constructors.
+    if !cxx_catch::is_linked()
+        && let next = next(form)
+        && !next.is_null()
     {
-        // SAFETY: the program's form, with these arguments.
-        return unsafe { cxx_catch::call_new(now, size, align) };
+        // SAFETY: the runtime's function of that form.
+        return unsafe { call_next(next, form, size, align, tag) };
+    }
+    if [throwing, ends_in].iter().any(|(now, own)| now != own) {
+        // SAFETY: the form has these arguments.
+        return unsafe { cxx_catch::call_new(throwing.0, size, align) };
     }
     loop {
-        let p = allocate(size, align, NO_PARTITION);
+        let p = allocate(size, align, partition);
         let handler = new_handler();
         // SAFETY: a new-handler is such a function.
         if !p.is_null() || handler.is_null() || !unsafe { cxx_catch::call(handler) } {
@@ -372,55 +433,42 @@ fn retry(name: &CStr, size: usize, align: usize) -> *mut c_void {
     }
 }
 
-pub(crate) fn plain_nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
+fn plain_nothrow(form: Form, size: usize, tag: Tag) -> *mut c_void {
     if !is_replaced() {
         let p = cairn::allocate(size);
         if !p.is_null() {
             return p.cast();
         }
     }
-    let next = next(name);
-    if next.is_null() {
-        return retry(name, size, 16);
-    }
-    // SAFETY: the runtime's function of that name has this type.
-    let next: extern "C" fn(usize, Tag) -> *mut c_void = unsafe { core::mem::transmute(next) };
-    next(size, tag)
+    without_throwing(form, size, MALLOC_ALIGN, tag, NO_PARTITION)
 }
 
-pub(crate) fn aligned_nothrow(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
+fn aligned_nothrow(form: Form, size: usize, align: usize, tag: Tag) -> *mut c_void {
     if !is_replaced() {
         let p = cairn::allocate_aligned(size, align);
         if !p.is_null() {
             return p.cast();
         }
     }
-    let next = next(name);
-    if next.is_null() {
-        return retry(name, size, align);
-    }
-    // SAFETY: the runtime's function of that name has this type.
-    let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =
-        unsafe { core::mem::transmute(next) };
-    next(size, align, tag)
+    without_throwing(form, size, align, tag, NO_PARTITION)
 }
 
 /// `operator new(size_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
 pub(crate) extern "C" fn new_nothrow(size: usize, tag: Tag) -> *mut c_void {
-    plain_nothrow(c"_ZnwmRKSt9nothrow_t", size, tag)
+    plain_nothrow(Form::Plain, size, tag)
 }
 
 /// `operator new[](size_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
 pub(crate) extern "C" fn new_array_nothrow(size: usize, tag: Tag) -> *mut c_void {
-    plain_nothrow(c"_ZnamRKSt9nothrow_t", size, tag)
+    plain_nothrow(Form::Array, size, tag)
 }
 
 /// `operator new(size_t, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
 pub(crate) extern "C" fn new_aligned_nothrow(size: usize, align: usize, tag: Tag) -> *mut c_void {
-    aligned_nothrow(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
+    aligned_nothrow(Form::Aligned, size, align, tag)
 }
 
 /// `operator new[](size_t, std::align_val_t, const std::nothrow_t&)`.
@@ -430,5 +478,5 @@ pub(crate) extern "C" fn new_array_aligned_nothrow(
     align: usize,
     tag: Tag,
 ) -> *mut c_void {
-    aligned_nothrow(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
+    aligned_nothrow(Form::ArrayAligned, size, align, tag)
 }

@@ -1,6 +1,6 @@
-//! A call that catches whatever the called function throws: for the nothrow forms of operator new where the C++ runtime's
-//! own, which catch, are not linked in. The frame says to the unwinder what a C++ function with `catch (...)` says, by
-//! way of the runtime's personality, if that is there. Nothing is thrown where it is not.
+//! A call that catches whatever the called function throws: for the nothrow forms of operator new. The frame says to
+//! the unwinder what a C++ function with `catch (...)` says, by way of the runtime's personality, if that is there.
+//! Nothing is thrown where it is not.
 
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -131,6 +131,14 @@ global_asm!(
 
 unsafe extern "C" {
     fn cairn_catching(function: *const c_void, first: usize, second: usize, bits: usize) -> usize;
+    static cairn_catch_personality: [*const c_void; 3];
+}
+
+/// Whether what is needed to catch is there: linked in, or loaded with the program.
+pub(crate) fn is_linked() -> bool {
+    let words = &raw const cairn_catch_personality;
+    // SAFETY: the table is constant once the library is loaded. Volatile: the loader fills it in.
+    unsafe { words.read_volatile() }.iter().all(|word| !word.is_null())
 }
 
 /// Calls a function that answers nothing; false if it throws.

@@ -5,10 +5,10 @@
 //! part of the name. What may go wrong goes as with the plain functions (`family`, `cxx`). Blocks are freed
 //! by the plain names.
 
-use crate::cxx::{self, Tag};
-use crate::cxx_runtime::{cairn_new_retry, new_handler};
+use crate::cxx::{self, Form, Tag};
+use crate::cxx_runtime::{NO_PARTITION, cairn_new_retry};
 use crate::family::{self, MALLOC_ALIGN};
-use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
 
 /// The partition of a token. Without `-falloc-token-max` tokens are hashes of a whole word, of which clang sets
@@ -143,38 +143,31 @@ fn made(size: usize, align: usize, partition: usize) -> *mut c_void {
 }
 
 fn new_nothrow(size: usize, tag: Tag, partition: usize) -> *mut c_void {
-    nothrow(size, MALLOC_ALIGN, partition, || cxx::plain_nothrow(c"_ZnwmRKSt9nothrow_t", size, tag))
+    nothrow(Form::Plain, size, MALLOC_ALIGN, tag, partition)
 }
 
 fn new_array_nothrow(size: usize, tag: Tag, partition: usize) -> *mut c_void {
-    nothrow(size, MALLOC_ALIGN, partition, || cxx::plain_nothrow(c"_ZnamRKSt9nothrow_t", size, tag))
+    nothrow(Form::Array, size, MALLOC_ALIGN, tag, partition)
 }
 
 fn new_aligned_nothrow(size: usize, align: usize, tag: Tag, partition: usize) -> *mut c_void {
-    const NAME: &CStr = c"_ZnwmSt11align_val_tRKSt9nothrow_t";
-    nothrow(size, align, partition, || cxx::aligned_nothrow(NAME, size, align, tag))
+    nothrow(Form::Aligned, size, align, tag, partition)
 }
 
 fn new_array_aligned_nothrow(size: usize, align: usize, tag: Tag, partition: usize) -> *mut c_void {
-    const NAME: &CStr = c"_ZnamSt11align_val_tRKSt9nothrow_t";
-    nothrow(size, align, partition, || cxx::aligned_nothrow(NAME, size, align, tag))
+    nothrow(Form::ArrayAligned, size, align, tag, partition)
 }
 
-/// From the partition if possible; `plain` knows what to do with a program's own operators, and calls the
-/// new-handler. Without one there is nothing to retry for.
-fn nothrow(
-    size: usize,
-    align: usize,
-    partition: usize,
-    plain: impl FnOnce() -> *mut c_void,
-) -> *mut c_void {
+/// From the partition if possible; or from the program's own operators.
+#[inline(never)]
+fn nothrow(form: Form, size: usize, align: usize, tag: Tag, partition: usize) -> *mut c_void {
     if !cxx::is_replaced() {
         let p = cairn::allocate_in(partition, size, align);
-        if !p.is_null() || new_handler().is_null() {
+        if !p.is_null() {
             return p.cast();
         }
     }
-    plain()
+    cxx::without_throwing(form, size, align, tag, NO_PARTITION)
 }
 
 // The names. Macros, because one convention has a name for each token, and all of them are alike.

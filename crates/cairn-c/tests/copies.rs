@@ -136,11 +136,10 @@ fn a_plugins_constructor_may_wait_for_a_thread() {
     let plugin = compiled("g++", "plugin-waits.so", |cxx| {
         cxx.args(["-shared", "-std=c++17"]).arg(source_path("plugin_waits.cpp"));
     });
-    passes_in(
-        &SHARED,
-        "endings.cpp",
-        &["plugin_waits_for_a_thread", plugin.to_str().expect("plain")],
-    );
+    let plugin = plugin.to_str().expect("plain");
+    for host in ["endings.cpp", "replaced_plain.cpp"] {
+        passes_in(&SHARED, host, &["plugin_waits_for_a_thread", plugin]);
+    }
 }
 
 /// Such a host has forms of `operator new` that are not ours, and the forms that do not throw are in no library that others see.

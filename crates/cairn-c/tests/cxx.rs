@@ -75,3 +75,11 @@ fn forms_that_are_not_replaced_call_those_that_are() {
     let loadings = [Loading::Preloaded, Loading::Linked];
     passes_in(&loadings, "replaced_new.cpp", &["other_forms_follow"]);
 }
+
+/// Those that do not throw catch what the program's throw.
+#[test]
+fn quiet_forms_follow_those_that_throw() {
+    let loadings = [Loading::Preloaded, Loading::Linked];
+    passes_in(&loadings, "replaced_plain.cpp", &["quiet_forms_follow"]);
+    passes_in(&loadings, "replaced_array.cpp", &["quiet_forms_follow"]);
+}

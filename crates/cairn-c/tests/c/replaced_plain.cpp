@@ -31,8 +31,29 @@ static void exceptions_pass()
     CHECK(caught == 1, "it throws");
 }
 
+// So do the forms that do not throw.
+static void quiet_forms_follow()
+{
+    own_news = own_deletes = 0;
+    ::operator delete(hide(new (std::nothrow) char));
+    CALLS(1);
+    ::operator delete[](hide(new (std::nothrow) char[100]));
+    CALLS(2);
+    CHECK(new (std::nothrow) char[hide_size(PTRDIFF_MAX)] == nullptr && own_news == 3, "%zu calls", own_news);
+    CHECK(::operator new(hide_size(PTRDIFF_MAX), std::nothrow) == nullptr && own_news == 4, "%zu calls", own_news);
+}
+
+// The argument is the path of one whose constructor waits for a thread that allocates.
+static void plugin_waits_for_a_thread()
+{
+    alarm(20);
+    CHECK(dlopen(case_arguments[0], RTLD_NOW) != nullptr, "%s", dlerror());
+}
+
 static const struct test_case cases[] = {
     {"other_forms_follow", other_forms_follow},
     {"exceptions_pass", exceptions_pass},
+    {"quiet_forms_follow", quiet_forms_follow},
+    {"plugin_waits_for_a_thread", plugin_waits_for_a_thread},
 };
 MAIN(cases)
