@@ -393,7 +393,8 @@ unsafe fn call_next(
 /// What a nothrow form does where ours has no memory, or is not the one to ask: calls the throwing form of the same
 /// name if that leads to the program's own, else the new-handler. Null if that throws, or if there is none.
 ///
-/// A runtime that came with a plugin has to catch itself, in its own definitions.
+/// A runtime that came with a plugin has to catch itself, in its own definitions. They know no partition: what is asked
+/// of one has nothing to hope for there.
 #[cold]
 #[inline(never)]
 pub(crate) fn without_throwing(
@@ -416,6 +417,9 @@ pub(crate) fn without_throwing(
         && let next = next(form)
         && !next.is_null()
     {
+        if partition != NO_PARTITION && !is_replaced() {
+            return core::ptr::null_mut();
+        }
         // SAFETY: the runtime's function of that form.
         return unsafe { call_next(next, form, size, align, tag) };
     }

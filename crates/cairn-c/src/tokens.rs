@@ -158,7 +158,7 @@ fn new_array_aligned_nothrow(size: usize, align: usize, tag: Tag, partition: usi
     nothrow(Form::ArrayAligned, size, align, tag, partition)
 }
 
-/// From the partition if possible; or from the program's own operators.
+/// From the partition, also after the new-handler; or from the program's own operators.
 #[inline(never)]
 fn nothrow(form: Form, size: usize, align: usize, tag: Tag, partition: usize) -> *mut c_void {
     if !cxx::is_replaced() {
@@ -167,7 +167,9 @@ fn nothrow(form: Form, size: usize, align: usize, tag: Tag, partition: usize) ->
             return p.cast();
         }
     }
-    cxx::without_throwing(form, size, align, tag, NO_PARTITION)
+    // The default build has no partitions that a block could leave.
+    let partition = if cfg!(feature = "hardened") { partition } else { NO_PARTITION };
+    cxx::without_throwing(form, size, align, tag, partition)
 }
 
 // The names. Macros, because one convention has a name for each token, and all of them are alike.

@@ -27,6 +27,13 @@ fn operator_new_does_what_the_plain_forms_do() {
     pass("tokens.cpp", &["quiet_forms_call_the_handler"]);
 }
 
+/// The new-handler's next attempt, too.
+#[test]
+#[cfg(feature = "hardened")]
+fn quiet_forms_stay_in_their_partition() {
+    pass("tokens.cpp", &["quiet_forms_stay_in_their_partition"]);
+}
+
 /// What a program's own `delete` frees must come from its own `new`.
 #[test]
 fn a_program_that_replaces_operator_new_is_asked() {

@@ -104,7 +104,42 @@ static void quiet_forms_call_the_handler()
     }
 }
 
+#ifdef CAIRN_IS_LINKED
+// Memory of one partition, or of none, lies in other slices than that of the next.
+static size_t slice(const void *block) { return reinterpret_cast<size_t>(block) >> 14; }
+
+static void give_up()
+{
+    calls++;
+    std::set_new_handler(nullptr);
+}
+
+// There are free blocks of no partition, beside others in use.
+static void quiet_forms_stay_in_their_partition()
+{
+    static void *blocks[1000];
+    for (void *&block : blocks) block = malloc(64);
+    for (size_t i = 0; i < COUNT_OF(blocks); i += 2) free(blocks[i]);
+    free(__alloc_token_malloc(64, 5));
+    struct cairn_memory memory;
+    cairn_get_memory(&memory, sizeof memory);
+    CHECK(cairn_set_memory_limits(SIZE_MAX, memory.counted) == 1, "%zu", memory.counted);
+    for (const auto form : {__alloc_token__ZnwmRKSt9nothrow_t, __alloc_token__ZnamRKSt9nothrow_t}) {
+        calls = 0;
+        std::set_new_handler(give_up);
+        while (calls == 0) {
+            const void *found = form(64, quiet, 5);
+            for (size_t i = 1; i < COUNT_OF(blocks); i += 2)
+                CHECK(slice(blocks[i]) != slice(found), "%p beside %p", found, blocks[i]);
+        }
+    }
+}
+#endif
+
 static const struct test_case cases[] = {
+#ifdef CAIRN_IS_LINKED
+    {"quiet_forms_stay_in_their_partition", quiet_forms_stay_in_their_partition},
+#endif
     {"every_form", every_form},
     {"without_handler", without_handler},
     {"the_handler_is_called_and_may_throw", the_handler_is_called_and_may_throw},
