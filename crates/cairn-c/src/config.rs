@@ -143,6 +143,9 @@ extern "C" fn start() {
         }
         mark_as_warned();
     }
+    if stats::is_wanted() || wishes.profile {
+        report::note_stderr();
+    }
     if stats::is_wanted() && stats::file().is_empty() {
         report::keep_stderr();
     }

@@ -3,7 +3,7 @@
 use crate::destination::{Destination, Rank};
 use crate::environment::{self, prefix};
 use crate::json::{Pieces, Writer};
-use crate::report::{process, warn};
+use crate::report::{process, warn, warn_at_end};
 use crate::settings::Text;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -98,7 +98,11 @@ fn write_once(first: u32, own: u32) {
     match FILE.open(rank) {
         Some(mut out) => cairn::write_profile(|piece| out.add(piece)),
         None => {
-            warn(format_args!("{}PROFILE: cannot write to {}", Text(prefix()), Text(file())));
+            warn_at_end(format_args!(
+                "{}PROFILE: cannot write to {}",
+                Text(prefix()),
+                Text(file())
+            ));
         }
     }
 }

@@ -31,10 +31,11 @@ impl Output {
         Self::to(STDERR)
     }
 
-    /// Writes to standard error or, if the program has closed it, to where it led at the start.
-    pub(crate) fn to_first_stderr() -> Self {
-        let is_open = File::of(STDERR).is_some();
-        Self::to(if is_open { STDERR } else { kept_stderr().unwrap_or(STDERR) })
+    /// Writes to standard error or, if the program has closed it and may use the number for something else, to where
+    /// it led at the start; None if that is closed, too.
+    #[inline(never)]
+    pub(crate) fn to_first_stderr() -> Option<Self> {
+        if stderr_takes_text() { Some(STDERR) } else { kept_stderr() }.map(Self::to)
     }
 
     /// Makes the file anew.
@@ -74,7 +75,8 @@ impl Write for Output {
 impl Drop for Output {
     fn drop(&mut self) {
         self.flush();
-        if self.descriptor != STDERR {
+        // The second one of standard error has perhaps more to take.
+        if self.descriptor != STDERR && self.descriptor != KEPT.load(Ordering::Relaxed) {
             close(self.descriptor);
         }
     }
@@ -106,29 +108,66 @@ struct File {
 
 impl File {
     fn of(descriptor: c_int) -> Option<File> {
-        let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
-        let at = found.as_mut_ptr().expose_provenance();
-        // SAFETY: valid for writing, and written if the call succeeds: the kernel's struct is the C library's.
-        unsafe {
-            (call(libc::SYS_fstat, descriptor, [at, 0, 0]) == 0).then(|| {
-                let found = found.assume_init();
-                File { device: found.st_dev, node: found.st_ino }
-            })
+        look_at(descriptor).ok().map(|found| File { device: found.st_dev, node: found.st_ino })
+    }
+}
+
+/// What the kernel says of a descriptor's file, or its error.
+fn look_at(descriptor: c_int) -> Result<libc::stat, isize> {
+    let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
+    let at = found.as_mut_ptr().expose_provenance();
+    // SAFETY: valid for writing, and written if the call succeeds: the kernel's struct is the C library's.
+    unsafe {
+        match call(libc::SYS_fstat, descriptor, [at, 0, 0]) {
+            0 => Ok(found.assume_init()),
+            error => Err(error),
         }
     }
 }
 
+/// Whether standard error leads where it led at the start, or else to something that is only written, as logs are: not to
+/// data of the program's that has come to its number.
+fn stderr_takes_text() -> bool {
+    const NULL_DEVICE: u64 = libc::makedev(1, 3);
+    let found = match look_at(STDERR) {
+        Ok(found) => found,
+        // In a sandbox where nobody may ask it counts as open.
+        Err(error) => return error != -(libc::EBADF as isize),
+    };
+    if (File { device: found.st_dev, node: found.st_ino }) == first_stderr() {
+        return true;
+    }
+    // SAFETY: the call takes numbers.
+    let flags = unsafe { call(libc::SYS_fcntl, STDERR, [libc::F_GETFL as usize, 0, 0]) };
+    // Sockets are open for both.
+    flags as c_int & libc::O_ACCMODE == libc::O_WRONLY
+        || (found.st_mode & libc::S_IFMT == libc::S_IFCHR && found.st_rdev == NULL_DEVICE)
+        || stderr_is_a_terminal()
+}
+
 /// A second descriptor of standard error; -1: none.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
-static KEPT_DEVICE: AtomicU64 = AtomicU64::new(0);
-static KEPT_NODE: AtomicU64 = AtomicU64::new(0);
+/// Where it led at the start; 0: nowhere.
+static FIRST_DEVICE: AtomicU64 = AtomicU64::new(0);
+static FIRST_NODE: AtomicU64 = AtomicU64::new(0);
 
-/// Keeps standard error: many programs, `ls` for one, close it before they are at their end. Not in
-/// forked children: whoever reads a pipe to its end must not wait for them.
+/// Takes note of where standard error leads.
+pub(crate) fn note_stderr() {
+    let Some(file) = File::of(STDERR) else { return };
+    FIRST_DEVICE.store(file.device, Ordering::Relaxed);
+    FIRST_NODE.store(file.node, Ordering::Relaxed);
+}
+
+fn first_stderr() -> File {
+    let order = Ordering::Relaxed;
+    File { device: FIRST_DEVICE.load(order), node: FIRST_NODE.load(order) }
+}
+
+/// Keeps standard error, which has been noted: many programs, `ls` for one, close it before they are at their end. Not
+/// in forked children: whoever reads a pipe to its end must not wait for them.
 pub(crate) fn keep_stderr() {
     /// Beyond those that programs, shells among them, count on.
     const LEAST: usize = 100;
-    let Some(file) = File::of(STDERR) else { return };
     // SAFETY: the call takes numbers; the handler stays loaded as long as the process.
     let kept = unsafe {
         if libc::pthread_atfork(None, None, Some(drop_kept_stderr)) != 0 {
@@ -136,16 +175,13 @@ pub(crate) fn keep_stderr() {
         }
         call(libc::SYS_fcntl, STDERR, [libc::F_DUPFD_CLOEXEC as usize, LEAST, 0])
     };
-    KEPT_DEVICE.store(file.device, Ordering::Relaxed);
-    KEPT_NODE.store(file.node, Ordering::Relaxed);
     KEPT.store(kept as c_int, Ordering::Relaxed);
 }
 
 /// The descriptor, unless the program has closed it and may use the number for another file.
 fn kept_stderr() -> Option<c_int> {
-    let order = Ordering::Relaxed;
-    let file = File { device: KEPT_DEVICE.load(order), node: KEPT_NODE.load(order) };
-    Some(KEPT.load(order)).filter(|&kept| kept >= 0 && File::of(kept) == Some(file))
+    let kept = KEPT.load(Ordering::Relaxed);
+    Some(kept).filter(|&kept| kept >= 0 && File::of(kept) == Some(first_stderr()))
 }
 
 extern "C" fn drop_kept_stderr() {
@@ -159,6 +195,14 @@ extern "C" fn drop_kept_stderr() {
 #[inline(never)]
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
     let _ = writeln!(Output::to_stderr(), "cairn: {message}");
+}
+
+/// The same at the end of the process.
+#[inline(never)]
+pub(crate) fn warn_at_end(message: fmt::Arguments<'_>) {
+    if let Some(mut out) = Output::to_first_stderr() {
+        let _ = writeln!(out, "cairn: {message}");
+    }
 }
 
 /// Whether somebody may be watching standard error.

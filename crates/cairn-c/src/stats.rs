@@ -5,7 +5,7 @@ use crate::account;
 use crate::destination::{Destination, Rank};
 use crate::environment;
 use crate::environment::prefix;
-use crate::report::{Output, process, warn};
+use crate::report::{Output, process, warn_at_end};
 use crate::settings::{Stats, Text, Whose};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -66,9 +66,10 @@ pub(crate) fn write_once() -> bool {
     if WRITER.swap(own, Ordering::Relaxed) == own {
         return false;
     }
-    match if file().is_empty() { None } else { open() } {
-        Some(out) => write(out),
-        None => account::write_now(&mut Output::to_first_stderr()),
+    if let Some(out) = if file().is_empty() { None } else { open() } {
+        write(out);
+    } else if let Some(mut out) = Output::to_first_stderr() {
+        account::write_now(&mut out);
     }
     WRITTEN.store(own, Ordering::Relaxed);
     true
@@ -91,7 +92,7 @@ fn open() -> Option<Output> {
     let out = FILE.open(if is_top { Rank::First } else { Rank::Below });
     if out.is_none() {
         let prefix = Text(prefix());
-        warn(format_args!("{prefix}STATS_FILE: cannot write to {}", Text(file())));
+        warn_at_end(format_args!("{prefix}STATS_FILE: cannot write to {}", Text(file())));
     }
     out
 }

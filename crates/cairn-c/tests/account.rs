@@ -240,6 +240,38 @@ fn a_profile_is_not_taken_for_standard_error() {
     }
 }
 
+/// Data of the program's may have got its number. A log that has is what the program means by standard error.
+#[test]
+fn no_data_is_taken_for_standard_error() {
+    let path = scratch_dir().join(format!("account-data-{}", std::process::id()));
+    let absent = ("CAIRN_STATS_FILE", "/absent/account");
+    for (case, settings, in_file, in_stderr) in [
+        ("puts_data_in_its_place", &[STATS][..], 0, 1),
+        ("puts_data_in_its_place", &[STATS, absent], 0, 0),
+        ("puts_data_in_the_place_of_both", &[STATS], 0, 0),
+        ("puts_a_log_in_its_place", &[STATS], 1, 0),
+        ("puts_a_socket_in_its_place", &[STATS], 0, 1),
+    ] {
+        for (what, mut command) in commands(case, settings) {
+            fs::write(&path, "").expect("an empty file");
+            let outcome = run({
+                command.arg(&path);
+                command
+            });
+            outcome.assert_success(&what);
+            let file = fs::read_to_string(&path).expect("text");
+            let both = format!("{what}, in the file:\n{file}and beside it:\n{}", outcome.stderr);
+            assert_eq!(
+                (accounts(&file), accounts(&outcome.stderr)),
+                (in_file, in_stderr),
+                "{both}"
+            );
+            assert_eq!(file.is_empty(), in_file == 0, "{both}");
+        }
+    }
+    let _ = fs::remove_file(path);
+}
+
 #[test]
 fn it_needs_no_second_descriptor() {
     for (what, mut command) in commands("hold", &[STATS]) {

@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 extern char **environ;
@@ -76,6 +77,38 @@ static void closes_standard_error(void)
 {
     hold();
     close(2);
+}
+
+/* The file that is named beside the case, opened with these flags, gets the number of standard error. */
+static void put_in_its_place(int flags)
+{
+    hold();
+    close(2);
+    CHECK(open(case_arguments[0], flags | O_CREAT, 0666) == 2, "%s", case_arguments[0]);
+}
+
+static void puts_data_in_its_place(void)
+{
+    put_in_its_place(O_RDWR);
+}
+
+static void puts_data_in_the_place_of_both(void)
+{
+    put_in_its_place(O_RDWR);
+    for (int descriptor = 3; descriptor < 200; descriptor++) close(descriptor);
+}
+
+static void puts_a_log_in_its_place(void)
+{
+    put_in_its_place(O_WRONLY | O_APPEND);
+}
+
+static void puts_a_socket_in_its_place(void)
+{
+    int ends[2];
+    hold();
+    close(2);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && ends[0] == 2, "socketpair");
 }
 
 /* A daemon: the child lives until standard input ends, and holds on to no other stream. */
@@ -190,6 +223,10 @@ static const struct test_case cases[] = {
     {"becomes_another", becomes_another},
     {"children", children},
     {"closes_standard_error", closes_standard_error},
+    {"puts_data_in_its_place", puts_data_in_its_place},
+    {"puts_data_in_the_place_of_both", puts_data_in_the_place_of_both},
+    {"puts_a_log_in_its_place", puts_a_log_in_its_place},
+    {"puts_a_socket_in_its_place", puts_a_socket_in_its_place},
     {"leaves_a_child", leaves_a_child},
     {"waits", waits},
     {"ends_when_interrupted", ends_when_interrupted},
