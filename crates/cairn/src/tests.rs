@@ -66,8 +66,6 @@ mod misuse;
 #[cfg(test)]
 mod nursery;
 #[cfg(test)]
-mod old_handlers;
-#[cfg(test)]
 mod partitions;
 #[cfg(test)]
 mod purges;

@@ -149,6 +149,7 @@ pub(crate) unsafe fn own_heap(name: *mut Handle) -> *mut Heap {
         if (*name).heap != EMPTY.heap() {
             return (*name).heap;
         }
+        os::notice_fork();
         let heap = pool::take_closed(name);
         if !heap.is_null() {
             (*name).heap = heap;
@@ -160,7 +161,6 @@ pub(crate) unsafe fn own_heap(name: *mut Handle) -> *mut Heap {
 
 /// Ends the process if an owned heap is none, or another thread's; false if it is no thread's.
 unsafe fn expect_mine(name: *mut Handle) -> bool {
-    os::notice_fork();
     // SAFETY: handles are never unmapped.
     unsafe {
         if (*name).kind.load(Ordering::Relaxed) != OWNED {
@@ -170,6 +170,7 @@ unsafe fn expect_mine(name: *mut Handle) -> bool {
         if user == NOBODY || Some(user) == mine {
             return user != NOBODY;
         }
+        os::notice_fork();
         // In a late destructor the thread that has attached it has another number, or none.
         if mine.is_some() || pool::find_user((*name).user_heap, user) != User::Gone {
             os::fatal(HEAP, name.cast(), "the heap is not attached to the thread that uses it");
@@ -204,6 +205,7 @@ pub(crate) unsafe fn make_room(name: *mut Handle, size: usize) -> bool {
         if !expect_mine(name) {
             return false;
         }
+        os::notice_fork();
         thread::defer(Reason::Turn);
         let has_room = Handle::make_room(name, mine(), size);
         tell(name);

@@ -204,12 +204,14 @@ fn least_part(counted: usize, beside: &AtomicUsize) -> usize {
     part(own(), counted).min(part(group_most(), of_group(counted, beside)))
 }
 
-/// Whether no limit is near any more, when so much counts. Not at the border: a limit that comes and goes is told of once.
+/// Whether no limit is near any more, when so much counts.
 pub(crate) fn is_far(counted: usize) -> bool {
-    let is_far = |limit: usize, used: usize| {
-        limit == 0 || used.saturating_add(limit / (2 * NEAR_PART)) < near(limit)
-    };
-    is_far(own(), counted) && is_far(group_most(), of_group(counted, &BESIDE))
+    is_far_from(own(), counted) && is_far_from(group_most(), of_group(counted, &BESIDE))
+}
+
+/// Whether so much is below 13/16 of a limit. Not at the border: a limit that comes and goes is told of once.
+pub(crate) fn is_far_from(limit: usize, used: usize) -> bool {
+    limit == 0 || used.saturating_add(limit / (2 * NEAR_PART)) < near(limit)
 }
 
 /// Whether the program is to be told, when so much counts: what is untouched does not make a group short of memory.
@@ -281,13 +283,11 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
         return None;
     };
     COME.store(0, Ordering::Relaxed);
-    let touched = match why {
-        Why::Growth(bytes) => counted.saturating_sub(bytes),
-        Why::Time | Why::Watch => counted,
-    };
+    let come = if let Why::Growth(bytes) = why { bytes } else { 0 };
+    let touched = counted.saturating_sub(come);
     let most = usize::try_from(found.limit).unwrap_or(usize::MAX).max(GROUP_LEAST);
     let mut used = usize::try_from(found.used).unwrap_or(usize::MAX);
-    if files_matter(used, counted - touched, most) {
+    if !is_far_from(most, used.saturating_add(come)) {
         // What it has of files goes by itself.
         let files = group.and_then(Group::files).unwrap_or(0);
         used = used.saturating_sub(usize::try_from(files).unwrap_or(usize::MAX));
@@ -303,24 +303,11 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     Some(found)
 }
 
-/// Whether a group's limit is near, or may be before the next look, if so much of it is used, files included, and so much has
-/// come: to ask for its files takes as long as all the rest.
-pub(crate) fn files_matter(used: usize, come: usize, most: usize) -> bool {
-    used.saturating_add(come).saturating_add(most / LOOK_PART) >= near(most)
-}
-
 /// What is taken to be beside after another look, with `most` before it.
 pub(crate) fn remembered(most: isize, seen: isize, why: Why) -> isize {
     let less = most.saturating_sub(seen);
     let forgotten = if why == Why::Time { less / FORGET_PART } else { 0 };
     most.saturating_sub(forgotten).max(seen)
-}
-
-/// Says what the group may have, and what it has beside.
-#[cfg(test)]
-pub(crate) fn set_group(most: usize, beside: isize) {
-    GROUP_MOST.store(most, Ordering::Relaxed);
-    BESIDE.store(beside.cast_unsigned(), Ordering::Relaxed);
 }
 
 /// Whether anybody knows of a group with a limit, or has not looked yet.

@@ -1,5 +1,7 @@
 //! Forked children: what they have, what they take over, what they pay.
 
+mod old_handlers;
+
 use super::alone::{alone, panics};
 use super::heaps::{Other, SIZE, blocks, free};
 use super::reservation::is_watched;

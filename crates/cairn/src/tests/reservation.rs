@@ -451,7 +451,8 @@ fn no_heap_has_nobodys_tag() {
     for (size, fronts) in [(1 << 40, 1 << 14), (64 << 30, 1 << 13), (256 << 20, 1 << 13)] {
         for front in (0..fronts).map(|nth| (64 << 30) + nth * (2 << 20)) {
             let place = reservation::place_of(front, size);
-            let (heaps, bytes) = reservation::heaps_at(front + place, size);
+            let layout = reservation::layout_of(size);
+            let (heaps, bytes) = (front + place + layout.heaps, layout.live - layout.heaps);
             assert!(heaps.next_multiple_of(4 << 30) >= heaps + bytes, "{front:x}: {heaps:x}");
             assert!(heaps + bytes <= front + size / 8);
         }

@@ -31,11 +31,11 @@ const PLACE: usize = 2 << 20;
 const PAGE: usize = 64 << 10;
 
 /// Where the parts of the metadata are, counted from its start.
-struct Layout {
+pub(crate) struct Layout {
     sections: usize,
-    heaps: usize,
+    pub(crate) heaps: usize,
     heap_limit: usize,
-    live: usize,
+    pub(crate) live: usize,
     bytes: usize,
 }
 
@@ -68,7 +68,7 @@ fn reserve_at_random(size: usize) -> *mut u8 {
     os::reserve_aligned(whole, PLACE)
 }
 
-fn layout_of(size: usize) -> Layout {
+pub(crate) fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
     let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
     let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
@@ -96,13 +96,6 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
         Some(beyond) if beyond <= place => place - beyond,
         Some(beyond) => place + layout.live - layout.heaps - beyond + PAGE,
     }
-}
-
-/// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
-#[cfg(test)]
-pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
-    let layout = layout_of(size);
-    (metadata + layout.heaps, layout.live - layout.heaps)
 }
 
 /// Has the reservation be of at most so many bytes, rounded down to a power of two, but of the smallest size at least. It

@@ -293,23 +293,14 @@ fn who_uses_heaps_is_told() {
     });
 }
 
-/// Files in memory are asked for where what has come would count as near with them; and a limit that has come near is far
+/// What a group has of files is asked for where the limit would not be far with what has come; one that has come near is far
 /// again below 13/16 of it, whatever part of that is the process's.
 #[test]
-fn near_and_far_are_parts_of_the_limit() {
-    let files_matter = |used, come| limit::files_matter(used * MIB, come * MIB, 1024 * MIB);
-    assert!(files_matter(896, 0) && files_matter(720, 200) && files_matter(870, 0));
-    assert!(!files_matter(600, 200));
-    alone(|| {
-        let is_far = |limit, counted, beside| {
-            limit::set_group(limit, beside);
-            limit::is_far(counted)
-        };
-        let mib = MIB as isize;
-        assert!(!is_far(2048 * MIB, 100 * MIB, 1650 * mib), "1750 of 1792 are used");
-        assert!(is_far(2048 * MIB, 100 * MIB, 1560 * mib));
-        assert!(is_far(1024 * MIB, 16_700 * MIB, -16_400 * mib), "most is untouched");
-    });
+fn far_is_a_part_of_the_limit() {
+    let is_far = |limit, used| limit::is_far_from(limit * MIB, used * MIB);
+    assert!(is_far(1024, 831) && !is_far(1024, 832) && !is_far(1024, 2000) && is_far(0, 2000));
+    assert!(!is_far(2048, 100 + 1650), "of 1792, most of it others'");
+    assert!(is_far(1024, 720) && !is_far(1024, 720 + 200), "a large block comes");
 }
 
 /// A block of 9 MiB comes, and is filled while others have the core: what it makes untouched for some purge delays is in no

@@ -1,9 +1,9 @@
 //! Forks as handlers meet them that are older than ours, and heaps that a fork cuts from their thread in the middle of a step.
 
-use super::alone::alone;
-use super::forks::child_does;
-use super::heaps::{Other, free, row};
-use super::lock::Known;
+use super::super::alone::alone;
+use super::super::heaps::{Other, free, row};
+use super::super::lock::Known;
+use super::child_does;
 use crate::base::size_class::class_of;
 use crate::heap::handle;
 use crate::slices::arena;
