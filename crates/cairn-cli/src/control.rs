@@ -182,7 +182,7 @@ struct Mapped {
 
 impl Process {
     fn place(&self, name: &str) -> PathBuf {
-        Path::new("/proc").join(self.pid.to_string()).join(name)
+        Path::new("/proc").join(cairn_sight::task_of(self.pid).to_string()).join(name)
     }
 
     /// What to say of a failure to open one of its files.

@@ -5,6 +5,7 @@
 //! Checked: tests here; tests/page_samples.rs of the command.
 //! Story: docs/guide/inspect.md
 
+use crate::process::task_of;
 use crate::watch;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
@@ -16,7 +17,7 @@ const NS: u64 = 1_000_000_000;
 pub(crate) fn now_ns(pid: u32) -> u64 {
     let read = |who: &str| fs::read_to_string(format!("/proc/{who}/timens_offsets")).ok();
     let offset = |who: &str| read(who).and_then(|text| offset_ns(&text)).unwrap_or(0);
-    let ahead = offset(&pid.to_string()).saturating_sub(offset("self"));
+    let ahead = offset(&task_of(pid).to_string()).saturating_sub(offset("self"));
     since_ns(ClockId::Monotonic).saturating_add_signed(ahead)
 }
 

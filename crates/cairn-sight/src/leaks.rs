@@ -19,7 +19,7 @@ use crate::memory::{Memory, Pages};
 use crate::process::{Process, Registers};
 use crate::profile;
 use crate::symbol::{self, Found};
-use crate::{Error, Source, blocks, build_id, largest, process, walk};
+use crate::{Error, Source, blocks, build_id, largest, walk};
 use lost::{Before, Lost};
 use search::Search;
 use serde::{Serialize, Serializer};
@@ -170,7 +170,7 @@ fn look<T>(
     tell: impl FnOnce(&mut Search<'_>, &Heap<'_>) -> T,
 ) -> Result<T, Error> {
     let process = Process::open(pid)?;
-    let place = |path: &str, area: &_| process::file(pid, path, area);
+    let place = |path: &str, area: &_| process.file(path, area);
     let found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
     let registers = process.registers();
     search(&process, found, &registers, before, |search, heap| {

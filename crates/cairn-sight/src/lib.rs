@@ -45,6 +45,7 @@ pub use header::VERSION as HEADER_VERSION;
 pub use leaks::{Leaks, LostBlock, LostRow, LostStack, Sum, leaks};
 pub use map::HeapMap;
 pub use page::{BASE_STYLE, account_page};
+pub use process::task_of;
 pub use watch::{Round, Unread, Watch};
 
 use asked::{Asked, By};
@@ -207,8 +208,7 @@ fn inspect_and(source: &Source, look: Look<'_>) -> Result<Account, Error> {
 fn inspect_process(pid: u32, look: Look<'_>) -> Result<Account, Error> {
     let process = Process::open(pid)?;
     let mut files = symbol::Files::default();
-    let found =
-        symbol::find(&mut files, process.areas(), |path, area| process::file(pid, path, area));
+    let found = symbol::find(&mut files, process.areas(), |path, area| process.file(path, area));
     let (mut account, header) = account(&process, found, look)?;
     let names = process.thread_names();
     let heaps = threads::heaps(&process, &header, &names.keys().copied().collect());

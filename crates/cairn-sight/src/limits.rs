@@ -5,7 +5,7 @@
 //! Checked: tests here
 //! Story: docs/guide/inspect.md
 
-use crate::process::text;
+use crate::process::{task_of, text};
 use std::fs;
 use std::path::Path;
 
@@ -19,7 +19,8 @@ pub(crate) struct Limit {
 
 /// The limits that a process has.
 pub(crate) fn limits(pid: u32) -> Vec<Limit> {
-    let read = |name| text(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let task = task_of(pid);
+    let read = |name| text(format!("/proc/{task}/{name}")).unwrap_or_default();
     let (limits, status) = (read("limits"), read("status"));
     let of_process = [
         ("address space (ulimit -v)", "Max address space", "VmSize:"),

@@ -6,6 +6,9 @@
 //! Story: docs/design/outside-view.md
 
 mod scan;
+mod task;
+
+pub use task::task_of;
 
 use crate::Error;
 use crate::memory::{Area, Kind, Memory, u64_at};
@@ -29,10 +32,12 @@ const EXCLUSIVE: u64 = 1 << 56;
 /// A process that may be read.
 pub(crate) struct Process {
     pub(crate) pid: u32,
+    /// What stands for it.
+    pub(crate) task: u32,
     areas: Vec<Area>,
     page: u64,
     pages: File,
-    /// Where `process_vm_readv` is refused.
+    /// Where `process_vm_readv` is refused, or could be by the end of a thread.
     memory: Option<File>,
 }
 
@@ -54,18 +59,19 @@ pub(crate) struct Registers {
 
 impl Process {
     pub(crate) fn open(pid: u32) -> Result<Process, Error> {
-        Process::with(pid, read_areas(pid, "smaps")?)
+        let task = task_of(pid);
+        Process::with(pid, task, read_areas(pid, task, "smaps")?)
     }
 
     /// Opens a process whose areas are known.
-    pub(crate) fn with(pid: u32, areas: Vec<Area>) -> Result<Process, Error> {
+    pub(crate) fn with(pid: u32, task: u32, areas: Vec<Area>) -> Result<Process, Error> {
         if areas.is_empty() {
             return Err(Error::NoMemory(pid));
         }
-        let pages = File::open(format!("/proc/{pid}/pagemap"));
+        let pages = File::open(format!("/proc/{task}/pagemap"));
         let pages = pages.map_err(|error| refused(pid, &error))?;
         let page = rustix::param::page_size() as u64;
-        let mut process = Process { pid, areas, page, pages, memory: None };
+        let mut process = Process { pid, task, areas, page, pages, memory: None };
         process.choose_way()?;
         Ok(process)
     }
@@ -76,16 +82,19 @@ impl Process {
             return Err(Error::NoMemory(self.pid));
         };
         let (at, mut byte) = (area.range.start, [0]);
-        match self.read_pieces(&[(at, 1)], &mut byte) {
-            Ok(_) => return Ok(()),
-            // The way is open; this byte is not to be read.
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                return Err(Error::NoMemory(self.pid));
+        // A file that is open leads to the memory when the thread has ended, too.
+        if self.task == self.pid {
+            match self.read_pieces(&[(at, 1)], &mut byte) {
+                Ok(_) => return Ok(()),
+                // The way is open; this byte is not to be read.
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                    return Err(Error::NoMemory(self.pid));
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
         }
-        let memory = File::open(format!("/proc/{}/mem", self.pid));
+        let memory = File::open(format!("/proc/{}/mem", self.task));
         self.memory = Some(memory.map_err(|error| refused(self.pid, &error))?);
         Ok(())
     }
@@ -150,8 +159,13 @@ impl Process {
 
     /// What the kernel calls resident.
     pub(crate) fn resident(&self) -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).ok()?;
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.task)).ok()?;
         text.lines().find_map(|line| kib(line, "Rss:"))
+    }
+
+    /// Where a file of it is here, as [`file`] says.
+    pub(crate) fn file(&self, path: impl AsRef<Path>, area: &Range<u64>) -> PathBuf {
+        file_by(self.task, path, area)
     }
 
     /// The program's name.
@@ -312,7 +326,12 @@ fn printable(name: &[u8]) -> String {
 /// A file of a process's, as it sees it: in a container, for instance. One that has no name any more, as after an upgrade, is
 /// where the kernel shows what is mapped there, to root. What has left its root behind, as a server does, is named by ours.
 pub(crate) fn file(pid: u32, path: impl AsRef<Path>, area: &Range<u64>) -> PathBuf {
-    let (process, path) = (PathBuf::from(format!("/proc/{pid}")), path.as_ref());
+    file_by(task_of(pid), path, area)
+}
+
+/// The same by the task that stands for the process.
+pub(crate) fn file_by(task: u32, path: impl AsRef<Path>, area: &Range<u64>) -> PathBuf {
+    let (process, path) = (PathBuf::from(format!("/proc/{task}")), path.as_ref());
     match path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
         true => process.join("map_files").join(format!("{:x}-{:x}", area.start, area.end)),
         false => {
@@ -323,14 +342,14 @@ pub(crate) fn file(pid: u32, path: impl AsRef<Path>, area: &Range<u64>) -> PathB
 }
 
 /// The areas of a process, without what is resident of them: then all may be.
-pub(crate) fn quick_areas(pid: u32) -> Result<Vec<Area>, Error> {
-    let mut areas = read_areas(pid, "maps")?;
+pub(crate) fn quick_areas(pid: u32, task: u32) -> Result<Vec<Area>, Error> {
+    let mut areas = read_areas(pid, task, "maps")?;
     areas.iter_mut().for_each(|area| area.resident = area.range.end - area.range.start);
     Ok(areas)
 }
 
-fn read_areas(pid: u32, name: &str) -> Result<Vec<Area>, Error> {
-    let text = text(format!("/proc/{pid}/{name}")).map_err(|error| refused(pid, &error))?;
+fn read_areas(pid: u32, task: u32, name: &str) -> Result<Vec<Area>, Error> {
+    let text = text(format!("/proc/{task}/{name}")).map_err(|error| refused(pid, &error))?;
     Ok(areas(&text))
 }
 

@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::process::Process;
 use crate::profile::{Lines, Sample, Site, Table};
 use crate::sums::Found;
-use crate::{clock, largest, process, symbol};
+use crate::{clock, largest, symbol};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl Before {
     /// What is live of a process now; none: there is no heap profile.
     pub(crate) fn of(pid: u32) -> Option<Before> {
         let process = Process::open(pid).ok()?;
-        let place = |path: &str, area: &_| process::file(pid, path, area);
+        let place = |path: &str, area: &_| process.file(path, area);
         let mut found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
         found.confirm(&process);
         let (header, _) = largest(&process, found).ok()?;

@@ -144,7 +144,7 @@ impl Watch {
     }
 
     fn try_look(&mut self, pid: u32, stat: &Stat) -> Result<Option<Glance>, Error> {
-        // A thread of the kernel's, or one that has ended.
+        // The kernel's, or it has ended.
         if stat.size == 0 {
             return Err(Error::NoMemory(pid));
         }
@@ -152,10 +152,11 @@ impl Watch {
         if known.is_some_and(Known::is_without) {
             return Ok(None);
         }
-        let areas = process::quick_areas(pid);
+        let task = process::task_of(pid);
+        let areas = process::quick_areas(pid, task);
         let found = match &areas {
             Ok(areas) => Ok(symbol::find(&mut self.files, areas, |path, area| {
-                process::file(pid, path, area)
+                process::file_by(task, path, area)
             })),
             Err(error) => Err(error.clone()),
         };
@@ -166,7 +167,7 @@ impl Watch {
         if found.copies.is_empty() {
             return Ok(None);
         }
-        let process = Process::with(pid, areas?)?;
+        let process = Process::with(pid, task, areas?)?;
         found.confirm(&process);
         let (header, copy) = largest(&process, found)?;
         let (heap, mut parts) = glance::parts(&process, &header)?;
@@ -220,7 +221,17 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
 }
 
 fn stat(pid: u32) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = stat_of(pid)?;
+    if stat.size > 0 || stat.threads == 1 {
+        return Some(stat);
+    }
+    // Its first thread has ended: the memory is told of others.
+    let Stat { size, rss, .. } = stat_of(process::task_of(pid))?;
+    Some(Stat { size, rss, ..stat })
+}
+
+fn stat_of(task: u32) -> Option<Stat> {
+    let text = fs::read(format!("/proc/{task}/stat")).ok()?;
     parse(&String::from_utf8_lossy(&text), rustix::param::page_size() as u64)
 }
 

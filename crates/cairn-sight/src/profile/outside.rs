@@ -35,10 +35,10 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
     match source {
         Source::Process(pid) => {
             let process = Process::open(*pid)?;
-            let place = |path: &str, area: &Range<u64>| process::file(*pid, path, area);
+            let place = |path: &str, area: &Range<u64>| process.file(path, area);
             let found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
             let mut profile = read(&process, found)?;
-            let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let maps = process::text(format!("/proc/{}/maps", process.task)).unwrap_or_default();
             // A line that makes no sense names no code.
             maps.lines().for_each(|line| _ = profile.add_mapping(line));
             profile.builds = Builds::of(&process);

@@ -7,6 +7,7 @@
 //! Checked: tests here; tests/perf_map.rs of the command.
 //! Story: docs/guide/profile.md
 
+use crate::process;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -91,7 +92,7 @@ fn bytes_of(pid: u32) -> Option<Vec<u8>> {
     // One for each namespace, the innermost last. The second user is the one who owns what it writes.
     let own = numbers("NSpid:").and_then(|numbers| numbers.last().copied()).unwrap_or(pid);
     let user = *numbers("Uid:")?.get(1)?;
-    let path = format!("/proc/{pid}/root") + &format!("/tmp/perf-{own}.map");
+    let path = format!("/proc/{}/root", process::task_of(pid)) + &format!("/tmp/perf-{own}.map");
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     let known = file.metadata().ok()?;
