@@ -154,11 +154,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Says which files were not found as the process has run them.
 fn warn(names: &Names) {
     for path in names.doubtful() {
+        let path = path.to_string_lossy();
         let path = path.escape_debug();
         let wrong = "is not the file that the process has run: names may be wrong";
         say(format_args!("{path} {wrong}"));
     }
     for path in names.replaced() {
+        let path = path.to_string_lossy();
         let path = path.escape_debug();
         let nameless =
             "is another build than the process has run, or not there: its calls have no names";

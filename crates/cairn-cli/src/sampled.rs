@@ -5,8 +5,8 @@
 
 use crate::control::{Copy, Outcome, Process, Wish};
 use anyhow::{Result, bail, ensure};
-use cairn_sight::Source;
 use cairn_sight::profile::{HeapProfile, Site, sampled};
+use cairn_sight::{Error, Source};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -51,7 +51,11 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
         warn(&process, sampling.iter().map(|(copy, rate)| (copy, *rate)))?;
         return Ok((since(&before, sampled(&source)?), told(waited)));
     }
-    let before = sampled(&source).unwrap_or_default();
+    let before = match sampled(&source) {
+        // Where none is found now, none will be when it has been sampled.
+        Err(error @ Error::NoCairn { .. }) => return Err(error.into()),
+        before => before.unwrap_or_default(),
+    };
     on.switch(request.rate)?;
     let waited = wait(&process, &signals, request.seconds.unwrap_or(30))?;
     warn(&process, on.copies.iter().map(|copy| (copy, request.rate)))?;

@@ -12,6 +12,7 @@ use crate::header::Header;
 use crate::memory::{Kind, Memory, Pages, read_sparse, u64_at};
 use crate::profile::Table;
 use crate::walk::Span;
+use std::path::Path;
 
 /// Blocks that two words have to explain, most of them.
 const TRIED: usize = 16;
@@ -36,7 +37,7 @@ pub(crate) struct Target<'a> {
     pub(crate) blocks: &'a Blocks,
     pub(crate) pages: &'a Pages,
     /// The file that cairn is in.
-    pub(crate) library: &'a str,
+    pub(crate) library: &'a Path,
 }
 
 /// What has been found.

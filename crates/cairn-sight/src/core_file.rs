@@ -20,10 +20,12 @@ use object::{Endian, Endianness};
 use rustix::fs::SeekFrom;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Segments and mapped files at most: the kernel allows a process 65,530 mappings, unless it is told otherwise.
 const AREAS_MAX: usize = 1 << 18;
@@ -54,7 +56,7 @@ pub(crate) struct Core {
     /// And what was in their registers.
     pub(crate) registers: Registers,
     /// Mapped files, as far as they have been read.
-    mapped: RefCell<BTreeMap<String, Option<File>>>,
+    mapped: RefCell<BTreeMap<PathBuf, Option<File>>>,
 }
 
 /// What the notes tell.
@@ -65,7 +67,7 @@ struct Notes {
     registers: Registers,
     /// An address on the stack of the first thread.
     stack: Option<u64>,
-    files: Vec<(Range<u64>, u64, String)>,
+    files: Vec<(Range<u64>, u64, PathBuf)>,
 }
 
 type Header = FileHeader64<Endianness>;
@@ -140,7 +142,7 @@ impl Core {
         Ok(())
     }
 
-    fn name_files(&mut self, files: &[(Range<u64>, u64, String)]) {
+    fn name_files(&mut self, files: &[(Range<u64>, u64, PathBuf)]) {
         for (range, offset, path) in files {
             let first = self.areas.partition_point(|area| area.range.end <= range.start);
             if let Some(area) = self.areas.get_mut(first)
@@ -188,7 +190,7 @@ impl Core {
     fn read_mapped(&self, area: &Area, at: u64, into: &mut [u8]) -> bool {
         let Some(path) = &area.path else { return false };
         let mut mapped = self.mapped.borrow_mut();
-        let file = mapped.entry(path.clone()).or_insert_with(|| symbol::open(Path::new(path)));
+        let file = mapped.entry(path.clone()).or_insert_with(|| symbol::open(path));
         let place = area.offset.checked_add(at - area.range.start);
         file.as_ref().zip(place).is_some_and(|(file, at)| file.read_exact_at(into, at).is_ok())
     }
@@ -315,13 +317,13 @@ fn auxiliary(bytes: &[u8], key: u64) -> Option<u64> {
 }
 
 /// The files of the note: a count, the bytes of a page, (start, end, page of the file) of each, their names.
-fn files(bytes: &[u8]) -> Vec<(Range<u64>, u64, String)> {
+fn files(bytes: &[u8]) -> Vec<(Range<u64>, u64, PathBuf)> {
     let number = |nth: usize| crate::memory::u64_at(bytes, nth * 8);
     let count = usize::try_from(number(0)).unwrap_or(usize::MAX).min(bytes.len() / 24);
     let names = bytes.get(16 + count * 24..).unwrap_or_default().split(|&byte| byte == 0);
     let entry = |(nth, name): (usize, &[u8])| {
         let at = 2 + 3 * nth;
-        let path = String::from_utf8_lossy(name).into_owned();
+        let path = PathBuf::from(OsStr::from_bytes(name));
         (number(at)..number(at + 1), number(at + 2).wrapping_mul(number(1)), path)
     };
     names.take(count).enumerate().map(entry).filter(|(range, ..)| range.start < range.end).collect()

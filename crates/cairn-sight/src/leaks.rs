@@ -24,7 +24,7 @@ use lost::{Before, Lost};
 use search::Search;
 use serde::{Serialize, Serializer};
 use stacks::Stacks;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use table::Table;
 use words::{Reader, words};
@@ -132,7 +132,7 @@ pub fn leaks(source: &Source, pause: Option<Duration>) -> Result<Leaks, Error> {
 fn of_core(path: &Path) -> Result<Leaks, Error> {
     let core = Core::open(path)?;
     let found =
-        symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| PathBuf::from(path));
+        symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| path.to_owned());
     let mut leaks = search(&core, found, &core.registers, None, tell)?;
     if core.registers.stacks.iter().all(|&end| end == 0) {
         leaks.notes.push("the core file has no registers".to_owned());
@@ -170,7 +170,7 @@ fn look<T>(
     tell: impl FnOnce(&mut Search<'_>, &Heap<'_>) -> T,
 ) -> Result<T, Error> {
     let process = Process::open(pid)?;
-    let place = |path: &str, area: &_| process.file(path, area);
+    let place = |path: &Path, area: &_| process.file(path, area);
     let found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
     let registers = process.registers();
     search(&process, found, &registers, before, |search, heap| {
@@ -226,7 +226,7 @@ fn search<T>(
     let free = blocks::find(memory, &header, &census.spans, &pages, u64::MAX)?;
     table.retain(&header, &census, &free, &mut search.marks.live);
     search.leave_lost(header.key, before);
-    let (library, hardened) = (copy.path.clone(), header.is_hardened());
+    let (library, hardened) = (symbol::shown(&copy.path), header.is_hardened());
     let build = build_id::of(memory, copy.base);
     let target = Target { library, build, hardened, ..Target::default() };
     let samples = samples.as_ref();

@@ -228,7 +228,7 @@ fn inspect_process(pid: u32, look: Look<'_>) -> Result<Account, Error> {
 fn inspect_core(path: &Path, look: Look<'_>) -> Result<Account, Error> {
     let core = Core::open(path)?;
     let found =
-        symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| PathBuf::from(path));
+        symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| path.to_owned());
     let (mut account, header) = account(&core, found, look)?;
     name_threads(&mut account, &threads::heaps(&core, &header, &core.threads));
     account.advice = advice::advice(&account, &[]);
@@ -252,7 +252,7 @@ fn account(
     found.confirm(memory);
     let count = found.copies.len();
     let (header, copy) = largest(memory, found)?;
-    let mut account = draw_up(memory, &header, copy.path, look)?;
+    let mut account = draw_up(memory, &header, &copy.path, look)?;
     account.target.build = build_id::of(memory, copy.base);
     if count > 1 {
         account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
@@ -272,7 +272,7 @@ fn largest(memory: &dyn Memory, found: Found) -> Result<(Header, Copy), Error> {
             Ok(_) => {}
             Err(error @ (Error::Version(..) | Error::Older(_))) => {
                 let build = build_id::of(memory, copy.base);
-                let (why, path) = (Box::new(error), copy.path.clone());
+                let (why, path) = (Box::new(error), symbol::shown(&copy.path));
                 failure = Some(Error::Needs { why, path, build });
             }
             Err(error) => failure = Some(error),
@@ -287,7 +287,7 @@ fn largest(memory: &dyn Memory, found: Found) -> Result<(Header, Copy), Error> {
 fn draw_up(
     memory: &dyn Memory,
     header: &Header,
-    library: String,
+    library: &Path,
     look: Look<'_>,
 ) -> Result<Account, Error> {
     let pages = Pages::of(memory, header.window())?;
@@ -299,7 +299,7 @@ fn draw_up(
         spans: &census.spans,
         blocks: &blocks,
         pages: &pages,
-        library: &library,
+        library,
     });
     let found = sums::Found {
         memory,
@@ -308,7 +308,7 @@ fn draw_up(
         blocks: &blocks,
         asked: asked.as_ref(),
         pages: &pages,
-        library: &library,
+        library,
     };
     let sums = found.sums();
     look(&found);
@@ -318,7 +318,7 @@ fn draw_up(
         target: Target {
             pid: None,
             program: None,
-            library,
+            library: symbol::shown(library),
             build: None,
             hardened: header.is_hardened(),
             threads: None,

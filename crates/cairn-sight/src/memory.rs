@@ -8,6 +8,7 @@
 
 use crate::Error;
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// Pages asked about at most in one target: 1 TiB of small ones.
 const PAGES_MAX: u64 = 1 << 28;
@@ -29,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Area {
     pub(crate) range: Range<u64>,
     pub(crate) kind: Kind,
-    pub(crate) path: Option<String>,
+    pub(crate) path: Option<PathBuf>,
     /// Where in its file it begins.
     pub(crate) offset: u64,
     pub(crate) reads: bool,

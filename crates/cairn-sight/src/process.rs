@@ -13,9 +13,11 @@ pub use task::task_of;
 use crate::Error;
 use crate::memory::{Area, Kind, Memory, u64_at};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -349,11 +351,11 @@ pub(crate) fn quick_areas(pid: u32, task: u32) -> Result<Vec<Area>, Error> {
 }
 
 fn read_areas(pid: u32, task: u32, name: &str) -> Result<Vec<Area>, Error> {
-    let text = text(format!("/proc/{task}/{name}")).map_err(|error| refused(pid, &error))?;
-    Ok(areas(&text))
+    let lines = fs::read(format!("/proc/{task}/{name}")).map_err(|error| refused(pid, &error))?;
+    Ok(areas(&lines))
 }
 
-/// A file of the kernel's. Names of files and of threads are in some, which may be any bytes.
+/// A file of the kernel's, of which names are of no use: those of files and of threads may be any bytes.
 pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
@@ -364,12 +366,12 @@ fn kib(line: &str, name: &str) -> Option<u64> {
 }
 
 /// The areas that `smaps` tells of.
-fn areas(text: &str) -> Vec<Area> {
+fn areas(lines: &[u8]) -> Vec<Area> {
     let mut areas: Vec<Area> = Vec::new();
-    for line in text.lines() {
+    for line in lines.split(|&byte| byte == b'\n') {
         if let Some(area) = head(line) {
             areas.push(area);
-        } else if let Some(area) = areas.last_mut() {
+        } else if let (Some(area), Ok(line)) = (areas.last_mut(), str::from_utf8(line)) {
             for (name, place) in [
                 ("Rss:", &mut area.resident),
                 ("Swap:", &mut area.swapped),
@@ -385,22 +387,23 @@ fn areas(text: &str) -> Vec<Area> {
 }
 
 /// The first line of an area: `from-to rwxp offset device inode path`.
-fn head(line: &str) -> Option<Area> {
-    let mut words = line.splitn(6, ' ');
-    let (from, to) = words.next()?.split_once('-')?;
+fn head(line: &[u8]) -> Option<Area> {
+    let mut words = line.splitn(6, |&byte| byte == b' ');
+    let mut word = || str::from_utf8(words.next()?).ok();
+    let (from, to) = word()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
     let range: Range<u64> = number(from)?..number(to)?;
-    let rights = words.next()?;
+    let rights = word()?;
     let has = |right| rights.contains(right);
-    let offset = number(words.next()?)?;
-    let path = words.nth(2).map(str::trim_start).filter(|path| !path.is_empty());
+    let offset = number(word()?)?;
+    let path = words.nth(2).map(<[u8]>::trim_ascii_start).filter(|path| !path.is_empty());
     let kind = match path {
-        Some("[heap]") => Kind::Brk,
-        Some(path) if path.starts_with("[stack") => Kind::Stack,
-        Some(path) if !path.starts_with('[') => Kind::File,
+        Some(b"[heap]") => Kind::Brk,
+        Some(path) if path.starts_with(b"[stack") => Kind::Stack,
+        Some(path) if !path.starts_with(b"[") => Kind::File,
         _ => Kind::Anonymous,
     };
-    let path = path.map(str::to_owned);
+    let path = path.map(|path| PathBuf::from(OsStr::from_bytes(path)));
     (range.start < range.end).then_some(Area {
         range,
         kind,
@@ -419,7 +422,10 @@ fn head(line: &str) -> Option<Area> {
 #[cfg(test)]
 mod tests {
     use super::{Memory, Process, areas};
+    use std::ffi::OsStr;
     use std::fs::File;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
 
     /// Where `process_vm_readv` is refused, the file says the same.
     #[test]
@@ -440,13 +446,14 @@ mod tests {
 
     #[test]
     fn areas_are_found_in_smaps() {
-        let text = "1000-3000 r-xp 00001000 08:01 42   /a b/c\n\
+        let lines = b"1000-3000 r-xp 00001000 08:01 42   /a b/caf\xe9\n\
                     Rss:                   8 kB\nAnonHugePages:         0 kB\nVmFlags: rd ex\n\
                     nonsense\n5000-4000 rw-p 0 0 0\n\
                     7000-9000 rw-p 00000000 00:00 0                          [heap]\nRss: 4 kB\nSwap: 4 kB\n";
-        let areas = areas(text);
+        let areas = areas(lines);
         assert_eq!(areas.len(), 2);
-        assert_eq!(areas[0].path.as_deref(), Some("/a b/c"));
+        let path = Path::new(OsStr::from_bytes(b"/a b/caf\xe9"));
+        assert_eq!(areas[0].path.as_deref(), Some(path));
         assert_eq!((areas[0].range.clone(), areas[0].offset), (0x1000..0x3000, 0x1000));
         assert!(areas[0].runs && !areas[1].runs);
         assert!(areas[1].writes && !areas[0].writes);

@@ -29,9 +29,11 @@ pub use pprof::pprof;
 pub(crate) use stacks::is_own;
 pub use stacks::{Row, View, collapsed, rows};
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// The first line.
 const HEAD: &str = "cairn heap profile 2";
@@ -145,7 +147,7 @@ pub struct Mapping {
     /// The file's number on its device; 0: not known.
     pub inode: u64,
     /// Its path.
-    pub path: String,
+    pub path: PathBuf,
 }
 
 /// A profile.
@@ -184,21 +186,24 @@ impl HeapProfile {
     pub fn read(path: &Path) -> Result<HeapProfile, ProfileError> {
         let mut bytes = Vec::new();
         File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
-        HeapProfile::parse(&String::from_utf8_lossy(&bytes))
+        HeapProfile::parse(&bytes)
     }
 
     /// The same of its text.
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(text: &str) -> Result<HeapProfile, ProfileError> {
+    pub fn parse(text: &[u8]) -> Result<HeapProfile, ProfileError> {
         let mut profile = HeapProfile::default();
-        let mut lines = text.lines().enumerate();
-        if lines.next().is_none_or(|(_, line)| line != HEAD && line != OLD_HEAD) {
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        let mut lines = text.split(|&byte| byte == b'\n').enumerate();
+        let is_head = |line: &[u8]| line == HEAD.as_bytes() || line == OLD_HEAD.as_bytes();
+        if !lines.next().is_some_and(|(_, line)| is_head(line)) {
             return Err(ProfileError::Head);
         }
         let mut part = Part::Sites;
-        for (number, line) in lines {
+        for (number, bytes) in lines {
+            let line = &*String::from_utf8_lossy(bytes);
             let known = match line.split_once(' ') {
                 _ if line == "end" => return Ok(profile.sorted()),
                 // The process has only passed them on: they may be anything.
@@ -210,12 +215,15 @@ impl HeapProfile {
                     part = Part::Names;
                     Some(())
                 }
-                Some((build, path)) if part == Part::Builds => profile.builds.add(build, path),
+                Some((build, _)) if part == Part::Builds => {
+                    let file = bytes.get(build.len() + 1..).unwrap_or_default();
+                    profile.builds.add(build, path(file))
+                }
                 _ if line == "builds" => {
                     part = Part::Builds;
                     Some(())
                 }
-                _ if part == Part::Mappings => profile.add_mapping(line),
+                _ if part == Part::Mappings => profile.add_mapping(bytes),
                 _ if line == "mappings" => {
                     part = Part::Mappings;
                     Some(())
@@ -258,14 +266,16 @@ impl HeapProfile {
     }
 
     /// A line like `5600-5700 r-xp 00001000 08:01 42   /usr/bin/cat`; only code is kept.
-    fn add_mapping(&mut self, line: &str) -> Option<()> {
-        let mut fields = line.splitn(6, ' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        let rights = fields.next()?;
-        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-        let inode = fields.nth(1)?.parse().ok()?;
+    fn add_mapping(&mut self, line: &[u8]) -> Option<()> {
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let mut field = || str::from_utf8(fields.next()?).ok();
+        let (start, end) = field()?.split_once('-')?;
+        let rights = field()?;
+        let offset = u64::from_str_radix(field()?, 16).ok()?;
+        let _device = field()?;
+        let inode = field()?.parse().ok()?;
         let hex = |digits| u64::from_str_radix(digits, 16).ok();
-        let path = fields.next().unwrap_or("").trim_start().to_owned();
+        let path = path(fields.next().unwrap_or_default().trim_ascii_start()).to_owned();
         let mapping = Mapping { start: hex(start)?, end: hex(end)?, offset, inode, path };
         if rights.contains('x') && mapping.start < mapping.end {
             self.mappings.push(mapping);
@@ -287,6 +297,11 @@ impl HeapProfile {
         let add = |sum: Amounts, site: &Site| sum.plus(site.estimate(view));
         self.sites.iter().fold(Amounts::default(), add)
     }
+}
+
+/// A name of a file, which may be any bytes.
+fn path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
 }
 
 /// A line without its first word: the size, the rate, samples and bytes allocated, samples and bytes freed, calls.

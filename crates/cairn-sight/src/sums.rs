@@ -15,6 +15,7 @@ use crate::profile::Table;
 use crate::walk::{Census, Large, Span};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use std::path::Path;
 
 /// Blocks that are named.
 const BIGGEST: usize = 10;
@@ -33,7 +34,7 @@ pub(crate) struct Found<'a> {
     /// Resident pages of the slices.
     pub(crate) pages: &'a Pages,
     /// The file that cairn is in.
-    pub(crate) library: &'a str,
+    pub(crate) library: &'a Path,
 }
 
 /// The figures of an account.

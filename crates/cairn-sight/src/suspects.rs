@@ -14,6 +14,7 @@ use crate::profile::{Lines, Sample, Site, Table};
 use crate::sums::Found;
 use crate::{clock, largest, symbol};
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::time::Duration;
 
 /// Sites that are named, and what the others have of the first one's bytes, at least: one in so many.
@@ -68,7 +69,7 @@ impl Before {
     /// What is live of a process now; none: there is no heap profile.
     pub(crate) fn of(pid: u32) -> Option<Before> {
         let process = Process::open(pid).ok()?;
-        let place = |path: &str, area: &_| process.file(path, area);
+        let place = |path: &Path, area: &_| process.file(path, area);
         let mut found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
         found.confirm(&process);
         let (header, _) = largest(&process, found).ok()?;

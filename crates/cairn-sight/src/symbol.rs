@@ -28,7 +28,7 @@ pub(crate) struct Copy {
     /// Where the file's first byte is.
     pub(crate) base: u64,
     /// The file that it is part of.
-    pub(crate) path: String,
+    pub(crate) path: PathBuf,
 }
 
 /// What a search of a target's files has brought.
@@ -47,17 +47,17 @@ pub(crate) struct Found {
 pub(crate) fn find(
     files: &mut Files,
     areas: &[Area],
-    place: impl Fn(&str, &Range<u64>) -> PathBuf,
+    place: impl Fn(&Path, &Range<u64>) -> PathBuf,
 ) -> Found {
     let (mut found, mut left) = (Found::default(), SYMBOLS_MAX);
     for (range, path) in with_code(areas).into_iter().take(FILES_MAX) {
         let base = range.start;
         match files.look(&place(&path, &range), &mut left) {
-            None => found.missing.push(path),
+            None => found.missing.push(shown(&path)),
             Some(Seen { header: Some(offset), .. }) => {
                 found.copies.push(Copy { at: base.wrapping_add(offset), base, path });
             }
-            Some(Seen { has_symbols: false, .. }) => found.stripped.push(path),
+            Some(Seen { has_symbols: false, .. }) => found.stripped.push(shown(&path)),
             Some(_) => {}
         }
     }
@@ -73,7 +73,7 @@ impl Found {
         };
         let (there, others) = std::mem::take(&mut self.copies).into_iter().partition(is_there);
         self.copies = there;
-        self.missing.extend(others.into_iter().map(|copy: Copy| copy.path));
+        self.missing.extend(others.into_iter().map(|copy: Copy| shown(&copy.path)));
     }
 
     /// Why there is no copy.
@@ -103,9 +103,14 @@ impl Files {
     }
 }
 
+/// A path as text, as far as it is some.
+pub(crate) fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// The files with code, and where the first area of each is.
-fn with_code(areas: &[Area]) -> Vec<(Range<u64>, String)> {
-    let mut files: Vec<(Range<u64>, &str, bool)> = Vec::new();
+fn with_code(areas: &[Area]) -> Vec<(Range<u64>, PathBuf)> {
+    let mut files: Vec<(Range<u64>, &Path, bool)> = Vec::new();
     for area in areas.iter().filter(|area| area.kind == Kind::File) {
         let Some(path) = area.path.as_deref() else { continue };
         let is_new = files.last().is_none_or(|last| last.1 != path);

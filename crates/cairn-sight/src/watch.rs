@@ -178,7 +178,7 @@ impl Watch {
             pid,
             started: stat.started,
             program: stat.program.clone(),
-            library: copy.path,
+            library: symbol::shown(&copy.path),
             hardened: header.is_hardened(),
             threads: stat.threads,
             rss: stat.rss,

@@ -25,7 +25,7 @@ struct Area {
     to: u64,
     flags: u32,
     offset: u64,
-    path: Option<String>,
+    path: Option<Vec<u8>>,
     pages: Vec<u64>,
 }
 
@@ -85,16 +85,18 @@ fn status(pid: u32, thread: u32) -> Vec<u8> {
 
 /// What is mapped, and which pages of it are resident.
 fn areas(pid: u32) -> Vec<Area> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap();
     let pages = File::open(format!("/proc/{pid}/pagemap")).unwrap();
     let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
-    let area = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
+    let area = |line: &[u8]| {
+        // The name may be any bytes.
+        let at = line.iter().position(|&byte| byte == b'/').unwrap_or(line.len());
+        let mut words = std::str::from_utf8(&line[..at]).unwrap().split_ascii_whitespace();
         let (from, to) = words.next()?.split_once('-')?;
         let rights = words.next()?;
         let flag = |sign, bit| if rights.contains(sign) { bit } else { 0 };
         let offset = number(words.next()?);
-        let path = words.nth(2).filter(|path| path.starts_with('/')).map(str::to_owned);
+        let path = Some(line[at..].to_owned()).filter(|path| !path.is_empty());
         let (from, to) = (number(from), number(to));
         let flags = flag('r', 4) | flag('w', 2) | flag('x', 1);
         let mut pages = if flags == 0 { Vec::new() } else { present(&pages, from, to) };
@@ -103,7 +105,8 @@ fn areas(pid: u32) -> Vec<Area> {
         }
         Some(Area { from, to, flags, offset, path, pages })
     };
-    maps.lines().filter(|line| !line.contains("[vsyscall]")).filter_map(area).collect()
+    let lines = maps.split(|&byte| byte == b'\n');
+    lines.filter(|line| !line.ends_with(b"[vsyscall]")).filter_map(area).collect()
 }
 
 fn present(pages: &File, from: u64, to: u64) -> Vec<u64> {
@@ -128,7 +131,7 @@ fn files(areas: &[Area]) -> Vec<u8> {
     let places = files.iter().flat_map(|area| [area.from, area.to, area.offset / PAGE]);
     bytes.extend(words.into_iter().chain(places).flat_map(u64::to_le_bytes));
     for path in files.iter().filter_map(|area| area.path.as_ref()) {
-        bytes.extend(path.bytes().chain([0]));
+        bytes.extend(path.iter().chain(&[0]));
     }
     bytes
 }

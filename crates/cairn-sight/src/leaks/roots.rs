@@ -9,6 +9,7 @@ use crate::header::Header;
 use crate::memory::{Area, Kind, Memory, u64_at};
 use crate::walk::Census;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 
 /// What a function may use below the end of its stack.
 const RED_ZONE: u64 = 128;
@@ -36,11 +37,11 @@ pub(super) fn roots(
 }
 
 fn may_have_pointers(area: &Area) -> bool {
-    let path = area.path.as_deref().unwrap_or_default();
-    let is_own = !area.shared || NO_FILES.iter().any(|name| path.starts_with(name));
+    let path = area.path.as_ref().map_or(&[][..], |path| path.as_os_str().as_bytes());
+    let is_own = !area.shared || NO_FILES.iter().any(|name| path.starts_with(name.as_bytes()));
     let is_data = match area.kind {
         Kind::File => area.writes && is_own,
-        _ => !path.starts_with("[v"),
+        _ => !path.starts_with(b"[v"),
     };
     is_data && area.reads && area.resident > 0
 }

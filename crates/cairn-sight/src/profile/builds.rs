@@ -10,6 +10,7 @@
 use crate::build_id;
 use crate::memory::Memory;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 /// Files at most: a process has as many mappings.
 const FILES_MAX: usize = 1 << 16;
@@ -19,7 +20,7 @@ const DIGITS_MAX: usize = 128;
 /// Numbers of builds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Builds {
-    by_path: HashMap<String, String>,
+    by_path: HashMap<PathBuf, String>,
 }
 
 impl Builds {
@@ -28,7 +29,7 @@ impl Builds {
         let mut builds = Builds::default();
         let starts = memory.areas().iter().filter(|area| area.offset == 0);
         for area in starts {
-            let path = area.path.as_deref().filter(|path| path.starts_with('/'));
+            let path = area.path.as_deref().filter(|path| path.is_absolute());
             if let Some(path) = path
                 && !builds.by_path.contains_key(path)
                 && let Some(build) = build_id::of(memory, area.range.start)
@@ -40,7 +41,7 @@ impl Builds {
     }
 
     /// Adds a file, if its number is one, in hexadecimal, and there are not too many.
-    pub(super) fn add(&mut self, build: &str, path: &str) -> Option<()> {
+    pub(super) fn add(&mut self, build: &str, path: &Path) -> Option<()> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_number =
             !build.is_empty() && build.len() <= DIGITS_MAX && build.bytes().all(is_digit);
@@ -53,7 +54,7 @@ impl Builds {
 
     /// The number of a file, where it is known.
     #[must_use]
-    pub fn get(&self, path: &str) -> Option<&str> {
+    pub fn get(&self, path: &Path) -> Option<&str> {
         self.by_path.get(path).map(String::as_str)
     }
 }
@@ -61,17 +62,20 @@ impl Builds {
 #[cfg(test)]
 mod tests {
     use super::Builds;
+    use std::path::Path;
 
     #[test]
     fn numbers_are_bounded() {
         let mut builds = Builds::default();
-        assert_eq!(builds.add("0af9", "/a b"), Some(()));
-        assert_eq!(builds.add("77", "/a b"), Some(()));
-        assert_eq!((builds.get("/a b"), builds.get("/a")), (Some("0af9"), None));
+        let (one, other) = (Path::new("/a b"), Path::new("/a"));
+        assert_eq!(builds.add("0af9", one), Some(()));
+        assert_eq!(builds.add("77", one), Some(()));
+        assert_eq!((builds.get(one), builds.get(other)), (Some("0af9"), None));
         for bad in ["", "xx", "0A", &"0".repeat(129)] {
-            assert_eq!(builds.add(bad, "/c"), None, "{bad}");
+            assert_eq!(builds.add(bad, other), None, "{bad}");
         }
-        let added = (0..1 << 17).filter(|nth| builds.add("00", &format!("/{nth}")).is_some());
+        let path = |nth| format!("/{nth}");
+        let added = (0..1 << 17).filter(|&nth| builds.add("00", path(nth).as_ref()).is_some());
         assert_eq!(added.count(), (1 << 16) - 1);
     }
 }

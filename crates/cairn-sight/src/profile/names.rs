@@ -5,11 +5,12 @@
 //! Never: opens what is no ordinary file: a path may lead to anything; takes a name from another build than the process has run.
 
 use super::debug::{Debug, Room};
-use super::{HeapProfile, Mapping};
+use super::{HeapProfile, Mapping, path};
 use crate::{process, symbol};
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSegment, ReadCache};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ enum Known {
 /// What names are looked up in.
 #[derive(Default)]
 pub struct Names {
-    files: HashMap<String, Option<Code>>,
+    files: HashMap<PathBuf, Option<Code>>,
     known: HashMap<u64, Vec<Frame>>,
     room: Room,
 }
@@ -73,7 +74,7 @@ impl Names {
         // The call is in front of where it goes back to.
         let call = back.wrapping_sub(1);
         let mapping = profile.mapping(call).map(|(_, mapping)| mapping);
-        let mapping = mapping.filter(|mapping| !mapping.path.is_empty());
+        let mapping = mapping.filter(|mapping| !mapping.path.as_os_str().is_empty());
         let place = |of: &Mapping| (call - of.start).wrapping_add(of.offset);
         if let Some(mapping) = mapping
             && let Some(code) = self.code(profile, mapping)
@@ -87,7 +88,7 @@ impl Names {
             return vec![Frame { function: name.to_owned(), source: String::new(), line: 0 }];
         }
         let place = mapping.map_or(back, |mapping| place(mapping).wrapping_add(1));
-        vec![unknown(mapping.map_or("", |mapping| &mapping.path), place)]
+        vec![unknown(mapping.map(|mapping| mapping.path.to_string_lossy()), place)]
     }
 
     fn code(&mut self, profile: &HeapProfile, mapping: &Mapping) -> Option<&Code> {
@@ -111,20 +112,20 @@ impl Names {
 
     /// Files that may not be those that the process has run, as far as names have been looked up in them.
     #[must_use]
-    pub fn doubtful(&self) -> Vec<&str> {
+    pub fn doubtful(&self) -> Vec<&Path> {
         self.paths(|code| code.is_some_and(|code| code.is == Known::Doubtful))
     }
 
     /// Files that are other builds than the process has run, or are not there: no names come from them.
     #[must_use]
-    pub fn replaced(&self) -> Vec<&str> {
+    pub fn replaced(&self) -> Vec<&Path> {
         self.paths(|code| code.is_none_or(|code| code.is == Known::Other))
     }
 
-    fn paths(&self, is: impl Fn(Option<&Code>) -> bool) -> Vec<&str> {
+    fn paths(&self, is: impl Fn(Option<&Code>) -> bool) -> Vec<&Path> {
         let is = |code: &Option<Code>| is(code.as_ref());
-        let files = self.files.iter().filter(|(path, code)| path.starts_with('/') && is(code));
-        let mut paths: Vec<_> = files.map(|(path, _)| path.as_str()).collect();
+        let files = self.files.iter().filter(|(path, code)| path.is_absolute() && is(code));
+        let mut paths: Vec<_> = files.map(|(path, _)| path.as_path()).collect();
         paths.sort_unstable();
         paths
     }
@@ -133,15 +134,15 @@ impl Names {
 /// Where the file of a mapping is by its name.
 fn here(mapping: &Mapping, build: Option<&str>) -> PathBuf {
     // The system says so of a file that has no name any more: the same build may lie there again.
-    let path = match build {
-        Some(_) => mapping.path.strip_suffix(" (deleted)").unwrap_or(&mapping.path),
-        None => &mapping.path,
-    };
-    PathBuf::from(path)
+    let name = mapping.path.as_os_str().as_encoded_bytes();
+    match build.and_then(|_| name.strip_suffix(b" (deleted)")) {
+        Some(name) => path(name).to_owned(),
+        None => mapping.path.clone(),
+    }
 }
 
-fn unknown(path: &str, place: u64) -> Frame {
-    let file = path.rsplit('/').next().unwrap_or("");
+fn unknown(path: Option<Cow<'_, str>>, place: u64) -> Frame {
+    let file = path.as_ref().and_then(|path| path.rsplit('/').next()).unwrap_or("");
     let function =
         if file.is_empty() { format!("{place:#x}") } else { format!("{file}+{place:#x}") };
     Frame { function, source: String::new(), line: 0 }

@@ -11,10 +11,11 @@
 use super::{Amounts, Builds, HeapProfile, LIFETIMES, PerfMap, Site, scale};
 use crate::header::Header;
 use crate::memory::{Memory, u32_at, u64_at};
-use crate::{Error, Source, core_file::Core, largest, process, process::Process, symbol};
+use crate::{Error, Source, core_file::Core, largest, process::Process, symbol};
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::ops::{Range, RangeInclusive};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The form of the table that is understood, and where in the header the profile's control stands.
 const FORM: u32 = 1;
@@ -35,12 +36,13 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
     match source {
         Source::Process(pid) => {
             let process = Process::open(*pid)?;
-            let place = |path: &str, area: &Range<u64>| process.file(path, area);
+            let place = |path: &Path, area: &Range<u64>| process.file(path, area);
             let found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
             let mut profile = read(&process, found)?;
-            let maps = process::text(format!("/proc/{}/maps", process.task)).unwrap_or_default();
+            let maps = fs::read(format!("/proc/{}/maps", process.task)).unwrap_or_default();
+            let lines = maps.split(|&byte| byte == b'\n');
             // A line that makes no sense names no code.
-            maps.lines().for_each(|line| _ = profile.add_mapping(line));
+            lines.for_each(|line| _ = profile.add_mapping(line));
             profile.builds = Builds::of(&process);
             profile.perf_map = PerfMap::of(*pid);
             profile.pid = Some(*pid);
@@ -48,7 +50,7 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
         }
         Source::Core(path) => {
             let core = Core::open(path)?;
-            let place = |path: &str, _: &Range<u64>| PathBuf::from(path);
+            let place = |path: &Path, _: &Range<u64>| path.to_owned();
             let found = symbol::find(&mut symbol::Files::default(), core.areas(), place);
             let mut profile = read(&core, found)?;
             for area in core.areas().iter().filter(|area| area.runs) {

@@ -194,8 +194,10 @@ mod tests {
     }
 
     fn profile(sites: &str) -> HeapProfile {
-        HeapProfile::parse(&format!("cairn heap profile 1\nrate 1\n{sites}mappings\nend\n"))
-            .unwrap()
+        HeapProfile::parse(
+            format!("cairn heap profile 1\nrate 1\n{sites}mappings\nend\n").as_bytes(),
+        )
+        .unwrap()
     }
 
     #[test]

@@ -150,7 +150,7 @@ fn write_mappings(
     strings: &mut Strings,
 ) {
     for (at, mapping) in profile.mappings.iter().enumerate() {
-        let path = strings.place(&mapping.path);
+        let path = strings.place(&mapping.path.to_string_lossy());
         let build_id = strings.place(names.build_id(profile, mapping));
         out.message(3, |message| {
             message.number(1, at as u64 + 1);

@@ -16,14 +16,14 @@ impl Display for HeapProfile {
         writeln!(out, "mappings")?;
         for mapping in &self.mappings {
             let Mapping { start, end, offset, inode, path } = mapping;
-            let path = path.replace('\n', " ");
+            let path = path.to_string_lossy().replace('\n', " ");
             writeln!(out, "{start:x}-{end:x} r-xp {offset:08x} 00:00 {inode} {path}")?;
         }
         writeln!(out, "builds")?;
-        let paths = self.mappings.iter().map(|mapping| mapping.path.as_str());
+        let paths = self.mappings.iter().map(|mapping| mapping.path.as_path());
         let known = paths.filter_map(|path| Some((path, self.builds.get(path)?)));
         for (path, build) in known.collect::<BTreeMap<_, _>>() {
-            writeln!(out, "{build} {}", path.replace('\n', " "))?;
+            writeln!(out, "{build} {}", path.to_string_lossy().replace('\n', " "))?;
         }
         writeln!(out, "names")?;
         let calls = self.sites.iter().flat_map(|site| &site.calls);
