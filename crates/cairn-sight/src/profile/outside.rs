@@ -158,11 +158,11 @@ impl<'a> Table<'a> {
         if read { Ok(bytes) } else { Err(DAMAGED) }
     }
 
-    /// The number at a place of the table, if there are not more of what it counts.
+    /// The number at a place of the table, of so many bytes, if there are not more of what it counts.
     fn count(&self, offset: u64, most: u64, bytes: usize) -> Result<u64, Error> {
         let mut word = [0; 8];
         let there = self.memory.read(self.at.wrapping_add(offset), &mut word[..bytes]);
-        let count = u64::from_le_bytes(word);
+        let count = if bytes == 4 { u32_at(&word, 0).into() } else { u64_at(&word, 0) };
         if there && count <= most { Ok(count) } else { Err(DAMAGED) }
     }
 
