@@ -567,7 +567,11 @@ typedef struct cairn_region cairn_region;
  * or purges, with no lock held, get `argument`, and must not allocate from the region, free into it, longjmp or throw.
  */
 struct cairn_region_calls {
-    /* Supplies more memory when the region is full: at least *bytes; it writes there how many. NULL: there is no more. */
+    /*
+     * Supplies more memory when the region is full: at least *bytes; it writes there how many. NULL: there is no more, or less:
+     * it is asked for an eighth of what the region has, then for as much as the allocation needs. All regions together
+     * have at most 64 pieces of memory.
+     */
     void *(*reserve)(size_t *bytes, void *argument);
     /*
      * Makes memory usable, maybe a second time: where pages are larger than 16 KiB, another thread may have made it usable

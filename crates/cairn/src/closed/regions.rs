@@ -5,7 +5,7 @@
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 
-use crate::base::HARDENED;
+use crate::base::{HARDENED, SLICE_SIZE};
 use crate::map::{MAKING, Origin, Piece, RegionCalls, RegionError, address_map, region};
 use crate::thread::pool::left;
 use crate::{slices::arena, thread};
@@ -52,11 +52,17 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
         return true;
     }
     let Some(calls) = region::calls_to_grow(number) else { return false };
-    let Some(reserve) = calls.reserve else { return false };
+    let Some(reserve) = calls.reserve.filter(|_| region::has_room()) else { return false };
     let least = region::bytes_for(slices);
-    let mut bytes = least;
+    // There are few pieces for all regions: each is an eighth of what its region has, or more.
+    let mut bytes = least.max(region::counts(number).1 * SLICE_SIZE / 8);
     // SAFETY: the program's, for what it is made for.
-    let start = unsafe { reserve(&raw mut bytes, calls.argument()) };
+    let ask = |bytes: &mut usize| unsafe { reserve(bytes, calls.argument()) };
+    let mut start = ask(&mut bytes);
+    if start.is_null() && bytes > least {
+        bytes = least;
+        start = ask(&mut bytes);
+    }
     if start.is_null() {
         return false;
     }

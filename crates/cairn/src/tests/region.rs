@@ -1013,3 +1013,37 @@ fn a_region_at_a_limit_reserves_nothing() {
         });
     });
 }
+
+/// There are 64 pieces for all regions. A program that supplies just what it is asked for gets far with them, and is not asked
+/// when there is none left.
+#[test]
+fn a_region_grows_by_parts_of_what_it_has() {
+    unsafe extern "C" fn just_so(bytes: *mut usize, argument: *mut ()) -> *mut u8 {
+        // SAFETY: a test's calls, and its number.
+        let (calls, bytes) = unsafe { (&mut *argument.cast::<Calls>(), *bytes) };
+        let at = map(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE);
+        calls.supplied.push((at.addr(), bytes));
+        at
+    }
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls::default();
+            let calls_at = &raw mut calls;
+            let argument = NonNull::new(calls_at.cast());
+            let functions =
+                RegionCalls { reserve: Some(just_so), argument, ..RegionCalls::default() };
+            // SAFETY: they do what they shall, and stay.
+            let region = unsafe { RegionId::new(null_mut(), 0, functions) }.expect("room");
+            let heap = Heap::in_region(region).expect("memory");
+            let blocks = std::iter::repeat_with(|| heap.allocate(1000, 16));
+            assert_eq!(blocks.take(16_000).filter(|block| block.is_null()).count(), 0);
+            while !heap.allocate(40_000, 16).is_null() {}
+            // SAFETY: this test's alone, between its calls.
+            let count = || unsafe { (*calls_at).supplied.len() };
+            assert_eq!(count(), 64);
+            assert!(heap.allocate(1 << 30, 16).is_null() && count() == 64);
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
