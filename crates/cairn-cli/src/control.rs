@@ -53,6 +53,8 @@ pub(crate) enum Outcome {
     Asked,
     /// It has no memory for it.
     Refused,
+    /// Somebody else wants something else since.
+    Overtaken,
 }
 
 /// The two words of a wish.
@@ -107,12 +109,15 @@ impl Copy {
     /// Writes what is wanted, and waits a little for the process to follow.
     pub(crate) fn ask(&self, process: &Process, wish: Wish, bytes: u64) -> Result<Outcome> {
         let memory = process.memory()?;
+        let before = self.state(process, wish)?.done;
         let words = self.tell(process, wish, bytes)?;
         for _ in 0..LOOKS {
             sleep(PAUSE);
             let (wanted, done) = (memory.word(words)?, memory.word(words + 8)?);
             if wanted != bytes {
-                return Ok(Outcome::Refused);
+                // Who cannot wants again what it does.
+                let is_refused = wanted == before && done == before;
+                return Ok(if is_refused { Outcome::Refused } else { Outcome::Overtaken });
             }
             if done == bytes {
                 return Ok(Outcome::Done);

@@ -127,10 +127,11 @@ fn install_in(directory: &Path, library: &Library) -> Result<PathBuf> {
     // Looked at before anything is made: under `sudo` with the home of another user, nothing
     // owned by root shall appear there.
     let existing = directory.ancestors().find(|path| path.exists()).context("not absolute")?;
-    ensure_out_of_reach(&existing.canonicalize()?)?;
-    make(directory)?;
-
+    let real = existing.canonicalize()?;
+    ensure_out_of_reach(&real)?;
     // From here on without symbolic links, so that what is checked is what is used.
+    let directory = real.join(directory.strip_prefix(existing)?);
+    make(&directory)?;
     let directory = directory.canonicalize()?;
     ensure_out_of_reach(&directory)?;
     ensure!(is_ours(&directory.metadata()?), "owned by another user, or others can write to it");

@@ -56,6 +56,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn switch(process: &Process, copy: &Copy, bytes: u64) -> Result<String> {
     Ok(match copy.ask(process, Wish::Guards, bytes)? {
         Outcome::Refused => bail!("the process has no memory for guards"),
+        Outcome::Overtaken => {
+            bail!("another command, or the program, has changed guards meanwhile")
+        }
         Outcome::Asked => "the process has been asked: it follows when it allocates".to_owned(),
         Outcome::Done if bytes == 0 => "guards are off".to_owned(),
         Outcome::Done => format!("guards are on: one allocation in every {bytes} bytes"),

@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut names = Names::new();
     let path = Path::new(&args.target);
     if let Some(out) = &args.save {
-        write_to(out, path, profile.to_string().as_bytes()).context("--save")?;
+        write_to(out, path, &profile.to_bytes()).context("--save")?;
     }
     if let Some(out) = &args.pprof {
         let packed = pprof(&profile, &mut names).context("--pprof")?;

@@ -31,7 +31,7 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
     let source = Source::Process(pid);
     // Before anything is switched on: a signal that ends the command would leave it so.
     let signals = Blocked::new();
-    let mut on = On { process: &process, copies: Vec::new() };
+    let mut on = On { process: &process, copies: Vec::new(), rate: request.rate };
     let mut sampling = Vec::new();
     for copy in Copy::all(&process)? {
         let state = copy.state(&process, Wish::Profile)?;
@@ -56,7 +56,7 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
         Err(error @ Error::NoCairn { .. }) => return Err(error.into()),
         before => before.unwrap_or_default(),
     };
-    on.switch(request.rate)?;
+    on.switch()?;
     let waited = wait(&process, &signals, request.seconds.unwrap_or(30))?;
     warn(&process, on.copies.iter().map(|copy| (copy, request.rate)))?;
     Ok((since(&before, sampled(&source)?), told(waited)))
@@ -82,17 +82,21 @@ fn told(waited: Duration) -> String {
     format!("sampled for {:.0} s", waited.as_secs_f64())
 }
 
-/// Copies of cairn that have been switched on; they are switched off with it.
+/// Copies of cairn that have been switched on; they are switched off with it, unless somebody else wants something else since.
 struct On<'a> {
     process: &'a Process,
     copies: Vec<Copy>,
+    rate: u64,
 }
 
 impl On<'_> {
-    fn switch(&self, rate: u64) -> Result<()> {
+    fn switch(&self) -> Result<()> {
         for copy in &self.copies {
-            match copy.ask(self.process, Wish::Profile, rate)? {
+            match copy.ask(self.process, Wish::Profile, self.rate)? {
                 Outcome::Refused => bail!("the process has no memory for samples"),
+                Outcome::Overtaken => {
+                    bail!("another command, or the program, has changed sampling meanwhile")
+                }
                 Outcome::Done => {}
                 Outcome::Asked => {
                     crate::say("the process has been asked: it follows when it allocates");
@@ -107,7 +111,10 @@ impl Drop for On<'_> {
     fn drop(&mut self) {
         for copy in &self.copies {
             // It may have ended; nobody else has to be told.
-            let _ = copy.tell(self.process, Wish::Profile, 0);
+            let state = copy.state(self.process, Wish::Profile);
+            if state.is_ok_and(|state| state.wanted == self.rate) {
+                let _ = copy.tell(self.process, Wish::Profile, 0);
+            }
         }
     }
 }

@@ -97,6 +97,14 @@ fn a_process_is_profiled() {
     let is_found = |table: &String| table.contains("keeps (program.c:");
     let tables: Vec<_> = (0..20).map(|_| table()).take_while(|table| !is_found(table)).collect();
     assert!(tables.len() < 20, "{tables:?}");
+    // What is saved names files as they are.
+    let save = ["profile", &pid, "--seconds", "1", "--rate", "64KiB", "--save", "saved"];
+    let saved = || {
+        cairn(&home, &save);
+        text(&cairn(&home, &["profile", "saved"]).stdout)
+    };
+    let tables: Vec<_> = (0..20).map(|_| saved()).take_while(|table| !is_found(table)).collect();
+    assert!(tables.len() < 20, "{tables:?}");
 }
 
 /// The library writes names as they are.

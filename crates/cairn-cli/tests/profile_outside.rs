@@ -44,8 +44,11 @@ int main(int argc, char **argv)
 }
 ";
 
-/// It allocates while there is the file that its argument names, and says when it begins to and when it stops.
+/// It allocates while there is the file that its first argument names, and says when it begins to and when it stops. It samples
+/// itself as soon as there is the one that its second argument names, and says so.
 const BY_FILE: &[u8] = b"
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -54,6 +57,11 @@ __attribute__((noinline)) void *keeps(void) { void *p = malloc(1000); __asm__(\"
 int main(int argc, char **argv)
 {
     for (int i = 0, was_busy = 0;; i = (i + 1) % 1000) {
+        if (argc > 2 && access(argv[2], F_OK) == 0) {
+            int (*every)(size_t) = (int (*)(size_t))dlsym(RTLD_DEFAULT, \"cairn_profile_every\");
+            puts(every && every(32 << 10) ? \"called\" : \"failed\");
+            argc = 2;
+        }
         int is_busy = access(argv[1], F_OK) == 0;
         if (is_busy != was_busy) puts(is_busy ? \"busy\" : \"idle\");
         fflush(stdout);
@@ -167,12 +175,13 @@ fn a_name_in_any_bytes_takes_no_other_names() {
     let Some(process) = running_with(&home, &[], &[latin]) else { return };
     assert!(home.path().join(latin).exists());
     assert_is_profiled(&home, &process);
-    // Its own name is saved as far as it can be, and what is saved is read.
+    // Its own name is saved as it is, and what is saved is read.
     let pid = process.0.id().to_string();
     let saved = ["--seconds", "1", "--rate", "64KiB", "--save", "saved"];
     assert_succeeded(&profile(&home, &pid, &saved));
-    let saved = std::fs::read_to_string(home.path().join("saved")).unwrap();
-    assert!(saved.contains("/caf") && saved.contains("/program\n"), "{saved}");
+    let saved = std::fs::read(home.path().join("saved")).unwrap();
+    let has = |name: &[u8]| saved.windows(name.len()).any(|bytes| bytes == name);
+    assert!(has(b"/caf\xe9\n") && has(b"/program\n"), "{}", text(&saved));
     drop(process);
     let table = text(&profile(&home, "saved", &[]).stdout);
     assert!(table.contains("keeps (program.c:"), "{table}");
@@ -314,6 +323,28 @@ fn who_is_switched_off_by_another_says_so() {
     let switched_off = "sampling was switched off or changed meanwhile";
     assert!(!first.contains(switched_off), "{first}");
     assert!(second.contains(switched_off), "{second}");
+}
+
+/// What the program itself has asked for meanwhile stays on.
+#[test]
+fn what_the_program_asks_for_stays_on() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, BY_FILE, &[]) else { return };
+    let [busy, own] = ["busy", "own"].map(|name| home.path().join(name));
+    File::create(&busy).unwrap();
+    let mut command = home.cairn();
+    let mut process = start(command.arg("run").arg(program).arg(&busy).arg(&own));
+    let pid = process.0.id().to_string();
+    let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let mut first = profiling(&home, &pid, &["--seconds", "1000", "--rate", "64KiB"]);
+    until_it_waits(&mut first);
+    File::create(&own).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "called");
+    let first = text(&ended(first).stderr);
+    assert!(first.contains("sampling was switched off or changed meanwhile"), "{first}");
+    // Else it would sample for a while.
+    let second = text(&profile(&home, &pid, &[]).stdout);
+    assert!(second.contains("sampled since its start, by a call"), "{second}");
 }
 
 /// A signal ends the while, not the answer, and leaves nothing on.

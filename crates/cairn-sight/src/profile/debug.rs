@@ -82,8 +82,10 @@ impl Debug {
         if !named.is_empty() {
             return Some(named);
         }
-        let name = self.symbols.containing(address)?.name();
-        let function = addr2line::demangle_auto(name.into(), None).into_owned();
+        // A copy first: in a mapping it may be another one by now than when it was looked at.
+        let name = self.symbols.containing(address)?.name().as_bytes().to_vec();
+        let name = String::from_utf8_lossy(&name);
+        let function = addr2line::demangle_auto(name, None).into_owned();
         // Its line is known without its name where another file describes it.
         let place = nameless.into_iter().next().map(|frame| (frame.source, frame.line));
         let (source, line) = place.unwrap_or_default();
@@ -185,7 +187,8 @@ impl Bytes {
     fn of(file: &File, room: &mut Room) -> Option<Bytes> {
         let length = file.metadata().ok()?.len();
         if take(&mut room.read, length).is_none() {
-            // SAFETY: whoever writes into the file changes what is read; nothing here relies on it being the same twice.
+            // SAFETY: whoever writes into the file changes what is read; nobody relies on it being the same twice: names are copied
+            // before they count as text.
             return unsafe { Mmap::map(file) }.ok().map(Bytes::Mapped);
         }
         let mut bytes = vec![0; length as usize];

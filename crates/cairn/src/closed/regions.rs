@@ -52,30 +52,31 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
         return true;
     }
     let Some(calls) = region::calls_to_grow(number) else { return false };
-    let Some(reserve) = calls.reserve.filter(|_| region::has_room()) else { return false };
+    // There are few pieces for all regions: each is an eighth of what its region has, or more, in pages of any machine.
     let least = region::bytes_for(slices);
-    // There are few pieces for all regions: each is an eighth of what its region has, or more.
-    let mut bytes = least.max(region::counts(number).1 * SLICE_SIZE / 8);
+    let eighth = (region::counts(number).1 * SLICE_SIZE / 8).next_multiple_of(64 << 10);
+    eighth > least && supply(number, &calls, eighth, least) || supply(number, &calls, least, least)
+}
+
+/// Has the program supply `wish` bytes for a region, or `least` at the least, and adds them; whether it has.
+#[inline(never)]
+fn supply(number: usize, calls: &RegionCalls, mut wish: usize, least: usize) -> bool {
+    let Some(reserve) = calls.reserve.filter(|_| region::has_room()) else { return false };
     // SAFETY: the program's, for what it is made for.
-    let ask = |bytes: &mut usize| unsafe { reserve(bytes, calls.argument()) };
-    let mut start = ask(&mut bytes);
-    if start.is_null() && bytes > least {
-        bytes = least;
-        start = ask(&mut bytes);
-    }
+    let start = unsafe { reserve(&raw mut wish, calls.argument()) };
     if start.is_null() {
         return false;
     }
     let making = MAKING.lock();
-    let added = if bytes < least {
+    let added = if wish < least {
         Err(RegionError::Invalid)
     } else {
-        add(number, start, bytes, Origin::Reserved)
+        add(number, start, wish, Origin::Reserved)
     };
     drop(making);
     if let (Err(_), Some(release)) = (added, calls.release) {
         // SAFETY: as above, for what `reserve` has supplied.
-        unsafe { release(start, bytes, calls.argument()) };
+        unsafe { release(start, wish, calls.argument()) };
     }
     added.is_ok()
 }

@@ -210,6 +210,7 @@ pub(crate) fn is_far(counted: usize) -> bool {
 }
 
 /// Whether so much is below 13/16 of a limit. Not at the border: a limit that comes and goes is told of once.
+#[inline(never)]
 pub(crate) fn is_far_from(limit: usize, used: usize) -> bool {
     limit == 0 || used.saturating_add(limit / (2 * NEAR_PART)) < near(limit)
 }

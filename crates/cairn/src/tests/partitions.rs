@@ -289,3 +289,25 @@ fn there_may_be_more_threads_than_places() {
         check();
     });
 }
+
+/// And at the same time: who finds the heap of a partition in another's hands waits for it.
+#[test]
+fn threads_wait_for_their_turn() {
+    alone(|| {
+        set_address_space(256 << 20);
+        let begin = std::sync::Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    begin.wait();
+                    for nth in 0..2000 {
+                        let block = allocate_in(nth % PARTITIONS, 100, 16);
+                        assert!(!block.is_null(), "{nth}");
+                        free(block);
+                    }
+                });
+            }
+        });
+        check();
+    });
+}

@@ -1021,6 +1021,7 @@ fn a_region_grows_by_parts_of_what_it_has() {
     unsafe extern "C" fn just_so(bytes: *mut usize, argument: *mut ()) -> *mut u8 {
         // SAFETY: a test's calls, and its number.
         let (calls, bytes) = unsafe { (&mut *argument.cast::<Calls>(), *bytes) };
+        assert!(bytes.is_multiple_of(SLICE_SIZE));
         let at = map(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE);
         calls.supplied.push((at.addr(), bytes));
         at

@@ -13,6 +13,7 @@ use crate::os;
 use crate::spans::{Span, is_block_of};
 use crate::store::{Caches, Store};
 use crate::thread::pool;
+use core::ptr::null_mut;
 
 /// Whether a block, which carries the mark of a free one, is in a list. It may be missed while another thread moves it
 /// from one list to another. A block in use stands in no list: whoever frees it has been given it, and so sees all lists as
@@ -56,13 +57,19 @@ pub(crate) fn lists_of(index: usize) -> impl Iterator<Item = *mut Block> {
 
 /// The caches of a class; those of heaps in regions if it is said: such a block may lose its memory while it is looked at.
 pub(crate) fn caches_of(class: SizeClass, in_regions: bool) -> impl Iterator<Item = *mut Block> {
+    pool::all().map(move |heap| peek_cache(heap, class, in_regions))
+}
+
+/// What is first in one of them, or null.
+#[inline(never)]
+fn peek_cache(heap: *mut Heap, class: SizeClass, in_regions: bool) -> *mut Block {
     // SAFETY: heaps that have been made are never unmapped.
-    let is_meant = move |&heap: &*mut Heap| unsafe {
-        in_regions || !Member::peek_region(&raw const (*heap).member)
-    };
-    // SAFETY: as above.
-    let cache = move |heap: *mut Heap| unsafe { Caches::peek(&raw const (*heap).caches, class) };
-    pool::all().filter(is_meant).map(cache)
+    unsafe {
+        match in_regions || !Member::peek_region(&raw const (*heap).member) {
+            true => Caches::peek(&raw const (*heap).caches, class),
+            false => null_mut(),
+        }
+    }
 }
 
 /// The blocks of a list of a class that may be changing; each was in it, or looked so, when it was reached.

@@ -6,11 +6,15 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use super::take_closed;
-use crate::base::{NOBODY, Ordering, PARTITIONS, Stack, fence, in_hardened};
+use super::{salvage, take_closed};
+use crate::base::{AtomicU32, NOBODY, Ordering, PARTITIONS, Stack, fence, in_hardened};
 use crate::heap::Heap;
-use crate::os::Lock;
+use crate::os::{self, Lock};
 use core::ptr::null_mut;
+
+/// Milliseconds for which a thread waits for another one's turn to end: it has been preempted, or is in a function of the
+/// program's.
+const TURN_LOOKS: usize = 100;
 
 /// Those that somebody is going to have give back, and those that have.
 type Free = [Stack<Heap>; 2];
@@ -18,23 +22,40 @@ type Free = [Stack<Heap>; 2];
 pub(crate) static FREE: Lock<[Free; PARTITIONS]> = Lock::new(NONE);
 const NONE: [Free; PARTITIONS] = [const { [Stack::EMPTY; 2] }; PARTITIONS];
 
-/// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one.
+/// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one. Where all places for heaps
+/// are taken, it waits a while for another thread to give one of the partition back.
 ///
 /// # Safety
 /// The calling thread's heap.
 pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
+    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
+    let mut heap = take_at_once(partition);
+    for _ in 0..TURN_LOOKS {
+        if !heap.is_null() || !super::is_all_but_full() {
+            break;
+        }
+        // Of a thread that a fork has left behind, perhaps.
+        salvage::all();
+        os::wait_for(&NOBODY_WAKES, 0, 1);
+        heap = take_at_once(partition);
+    }
+    if !heap.is_null() {
+        // SAFETY: the caller's now.
+        unsafe { (*heap).member.set_user((*mine).thread, mine) };
+    }
+    heap
+}
+
+/// The same without waiting; it is nobody's yet.
+fn take_at_once(partition: usize) -> *mut Heap {
     let any = |[next, done]: &mut Free| if done.is_empty() { next.pop() } else { done.pop() };
     let mut heap = FREE.lock().get_mut(partition).map_or(null_mut(), any);
-    // SAFETY: the caller's now.
-    unsafe {
-        if heap.is_null() {
-            heap = take_closed(null_mut());
-            if heap.is_null() {
-                return heap;
-            }
-            (*heap).partition = partition as u8 + 1;
+    if heap.is_null() {
+        heap = take_closed(null_mut());
+        if !heap.is_null() {
+            // SAFETY: the caller's now.
+            unsafe { (*heap).partition = partition as u8 + 1 };
         }
-        (*heap).member.set_user((*mine).thread, mine);
     }
     heap
 }
