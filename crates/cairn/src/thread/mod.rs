@@ -101,10 +101,11 @@ fn is_new() -> bool {
     shares::in_use() > CROWD && !pool::has_free() && is_among_first()
 }
 
-/// Counts a slow tick of the calling thread, which has no heap; whether it is one of the first few.
+/// Counts a slow tick, or a free to another thread, of the calling thread, which has no heap; whether it is one of the first few.
 #[cold]
 #[inline(never)]
 fn is_among_first() -> bool {
+    // Acquire: pairs with `key`.
     let key = KEY.load(Ordering::Acquire);
     if !(1..=os::STATIC_KEYS).contains(&key) {
         return false;
@@ -195,8 +196,8 @@ fn take_without_heap(class: SizeClass) -> *mut Block {
 #[inline(never)]
 pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block) {
     os::notice_fork();
-    // Whose destructors have run leaves without being heard: the C library itself frees, as a detached thread's last act, what
-    // whoever started it has allocated. A heap for that would be lost.
+    // A thread whose destructors have run ends without a word to us, and the C library frees as the last act of a detached one
+    // what others have allocated for it. A heap for that would be lost.
     let is_first = tls::get() == EMPTY.heap() && is_among_first();
     let heap = if is_first { null_mut() } else { own_heap() };
     // SAFETY: the block is the caller's to free; the heap is the calling thread's own.

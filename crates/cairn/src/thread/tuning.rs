@@ -10,7 +10,8 @@ use crate::base::{SLICE_SIZE, in_shuttle};
 /// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB of them is nothing to
 /// a program with as many threads. With a quarter or half of it `idle-10000` is no better.
 pub(crate) const CROWD: usize = in_shuttle(256, 1);
-/// Slow ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these ticks takes the
+/// Slow ticks of a thread before a heap is made for it in a crowd, and frees to others before one is made for these, in a crowd or
+/// not: as it ends, the C library frees a few. A heap is a page; each of these ticks takes the
 /// shared heap's lock. Half, twice: not tried.
 pub(crate) const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
 /// What a heap gets of the shared one at once is at most one block, or so many bytes. Half, twice: not tried.

@@ -52,6 +52,7 @@ pub(crate) fn take() -> *mut Heap {
 
 /// Whether the places for heaps that are left had better serve each partition once, or twice.
 pub(crate) fn is_all_but_full() -> bool {
+    // Relaxed: a number is all it is.
     MADE.load(Ordering::Relaxed) + 2 * PARTITIONS >= address_map::tables().heap_limit
 }
 
