@@ -5,6 +5,7 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
+use crate::api::tuning::TURN_LOOKS;
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
 use crate::heap::Heap;
 use crate::thread::pool::{
@@ -39,13 +40,24 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
     if !HARDENED || size > MEDIUM_MAX || align > SLICE_SIZE {
         return super::allocate_aligned(size, align);
     }
-    thread::with_heap(|mine| allocate_of(mine, partition % PARTITIONS, size, align.max(MIN_ALIGN)))
+    let (partition, align) = (partition % PARTITIONS, align.max(MIN_ALIGN));
+    for _ in 0..TURN_LOOKS {
+        if let Some(block) = thread::with_heap(|mine| allocate_of(mine, partition, size, align)) {
+            return block;
+        }
+        if !pool::is_all_but_full() {
+            break;
+        }
+        pool::wait_for_turn();
+    }
+    null_mut()
 }
 
-/// From the heap for a partition of the calling thread, whose heap that is, or null.
-fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> *mut u8 {
+/// From the heap for a partition of the calling thread, whose heap that is, or null. None if there is no such heap, or no turn at
+/// one.
+fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> Option<*mut u8> {
     if mine.is_null() {
-        return null_mut();
+        return None;
     }
     // SAFETY: the calling thread's heap, which has a place for each partition.
     unsafe {
@@ -56,7 +68,7 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
             heap = take(partition, mine);
         }
         if heap.is_null() {
-            return null_mut();
+            return None;
         }
         let block = closed::allocate(heap, size, align);
         // Where places are scarce, threads take turns.
@@ -65,7 +77,7 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
         } else {
             put(partition, heap);
         }
-        block
+        Some(block)
     }
 }
 

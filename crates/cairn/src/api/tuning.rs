@@ -1,4 +1,4 @@
-//! Owns: the tuned constants of this floor: what a thread keeps of what it frees.
+//! Owns: the tuned constants of this floor: what a thread keeps of what it frees, and how often it asks for its turn.
 //! Idea: one place for a number that was measured or judged; what follows from another one stands where it is used.
 //! Never: holds a size or a format that another one relies on: half and twice of each of these are right, too.
 //! Threads: any; holds nothing.
@@ -10,3 +10,6 @@
 pub(crate) const FOREIGN_MIN: u32 = 64;
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB. Half, twice: not tried.
 pub(crate) const LARGE_CACHE_SLICES: usize = 512;
+/// A thread asks so many times, a millisecond after each other, for its turn at the heap of a partition: who has it has been
+/// preempted, or is in a function of the program's. Half, twice: not tried.
+pub(crate) const TURN_LOOKS: usize = 100;

@@ -5,6 +5,7 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
+use crate::thread::pool::{self, partitions::FREE};
 use crate::{
     PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate, set_address_space,
 };
@@ -309,5 +310,50 @@ fn threads_wait_for_their_turn() {
             }
         });
         check();
+    });
+}
+
+/// Threads that have no heap, as all places for theirs are taken, are lent one in turns.
+#[test]
+fn threads_without_a_place_take_turns() {
+    alone(|| {
+        // 64 places, of which 46 are for threads.
+        set_address_space(512 << 20);
+        let others: Vec<_> = (0..60).map(|_| Other::new()).collect();
+        others.iter().for_each(|other| other.does(|| _ = crate::thread::number_of_user()));
+        for partition in 0..PARTITIONS {
+            for other in &others {
+                let held = other.does(move || in_partition(partition, 100, 10));
+                assert!(held.iter().all(|block| !block.is_null()), "{partition}");
+                other.frees(&held);
+            }
+        }
+        others.into_iter().for_each(Other::leaves);
+        check();
+        // There is room again: each keeps its own.
+        assert!(!pool::is_all_but_full());
+    });
+}
+
+/// A fork finds the lists being changed: the child makes them of the heaps that are nobody's, and makes no others.
+#[test]
+fn a_child_finds_the_heaps_that_nobody_has() {
+    alone(|| {
+        let other = Other::new();
+        other.does(|| {
+            (0..PARTITIONS).for_each(|nth| in_partition(nth, 64, 10).into_iter().for_each(free))
+        });
+        other.leaves();
+        // As this thread gives them back: no other heap is made in the child for it.
+        free(allocate(64));
+        let other = Other::with_heap();
+        other.does(|| core::mem::forget(FREE.lock()));
+        let made = pool::all().count();
+        assert!(child_does(move || {
+            (0..PARTITIONS).for_each(|nth| in_partition(nth, 64, 10).into_iter().for_each(free));
+            assert_eq!(pool::all().count(), made);
+            check();
+        }));
+        core::mem::forget(other);
     });
 }

@@ -2,7 +2,7 @@
 //! in a small address space.
 
 use super::alone::{alone, shares_its_address_space};
-use crate::base::{Ordering, SLICE_SIZE, in_hardened};
+use crate::base::{Ordering, PARTITIONS, SLICE_SIZE, in_hardened};
 use crate::map::{CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES, address_map};
 use crate::slices::reservation;
 use crate::thread::pool;
@@ -215,7 +215,8 @@ fn a_limit_of_some_gigabytes_is_kept_within() {
     alone(|| works_within(5 << 30));
 }
 
-/// As many heaps as there are places, but one: the last is for the shared heap.
+/// Threads have heaps for good as long as there are places but for those that partitions need, the one that is lent, and the
+/// last, which is for the shared heap.
 #[test]
 fn the_last_heap_is_for_the_shared_heap() {
     alone(|| {
@@ -227,10 +228,13 @@ fn the_last_heap_is_for_the_shared_heap() {
         let places = (0..).find(|&index| address_map::heap_address(index).is_none());
         let places = places.expect("there is an end");
         assert_eq!(places, in_hardened(512, 64));
-        for _ in 0..places - 1 {
+        let lent = 1 + in_hardened(0, PARTITIONS);
+        for _ in 0..places - 1 - lent {
             assert!(!pool::take().is_null());
         }
         assert!(pool::take().is_null());
+        (0..lent).for_each(|_| assert!(!pool::lend().is_null()));
+        assert!(pool::lend().is_null());
         assert_eq!(pool::counts(), (places - 1, places - 1));
         assert!(!pool::take_any(0).is_null());
         assert!(pool::take_any(0).is_null());

@@ -249,7 +249,7 @@ pub(crate) fn with_heap<R>(call: impl FnOnce(*mut Heap) -> R) -> R {
 #[cold]
 #[inline(never)]
 fn lend() -> *mut Heap {
-    let heap = if start() { pool::take() } else { null_mut() };
+    let heap = if start() { pool::lend() } else { null_mut() };
     if !heap.is_null() {
         tls::set(heap);
     }

@@ -14,7 +14,8 @@ pub(crate) mod shared;
 
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::{
-    AtomicBool, AtomicU32, AtomicUsize, Ordering, PARTITIONS, Stack, fence, point, shares,
+    AtomicBool, AtomicU32, AtomicUsize, Ordering, PARTITIONS, Stack, fence, in_hardened, point,
+    shares,
 };
 use crate::heap::process_upkeep::{set_besides, strike};
 use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
@@ -29,19 +30,48 @@ pub(crate) struct Pool {
     made: usize,
 }
 
+impl Pool {
+    /// # Safety
+    /// Nobody uses the heap, and it is not there.
+    unsafe fn take_in(&mut self, heap: *mut Heap) {
+        // SAFETY: the caller's.
+        unsafe { self.free.push(heap) };
+        TAKEN.store(TAKEN.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+}
+
 pub(crate) static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// How many threads have had a heap. Relaxed: a number is all it is.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// How many heaps are not in the pool. Relaxed: written under its lock; a number is all it is.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// There are dead heaps, whose spans have not been salvaged. Release, and Acquire: who finds none any more finds those of the
 /// program's whole.
 static DEAD: AtomicBool = AtomicBool::new(false);
 
-/// Takes a heap for a thread; null if there is no memory for one.
+/// Places for heaps that are left behind one of a thread's own, or of the program's: the shared heap's, the one that is lent
+/// to threads without a heap, in turns, and the first one of each partition.
+const LEFT_FOR_GOOD: usize = 2 + in_hardened(0, PARTITIONS);
+/// And behind the first one of a partition.
+const LEFT_FOR_PARTITION: usize = 2;
+/// And behind one that is lent: the shared heap's.
+const LEFT_FOR_LOAN: usize = 1;
+
+/// Takes a heap that a thread keeps; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
-    let heap = take_any(1);
+    take_for_thread(LEFT_FOR_GOOD)
+}
+
+/// Takes a heap for a thread that gives it back at once; null as for `take`.
+pub(crate) fn lend() -> *mut Heap {
+    take_for_thread(LEFT_FOR_LOAN)
+}
+
+fn take_for_thread(spare: usize) -> *mut Heap {
+    let heap = take_any(spare);
     if !heap.is_null() {
         one_more();
         // SAFETY: the caller's, who alone has it.
@@ -53,7 +83,15 @@ pub(crate) fn take() -> *mut Heap {
 /// Whether the places for heaps that are left had better serve each partition once, or twice.
 pub(crate) fn is_all_but_full() -> bool {
     // Relaxed: a number is all it is.
-    MADE.load(Ordering::Relaxed) + 2 * PARTITIONS >= address_map::tables().heap_limit
+    TAKEN.load(Ordering::Relaxed) + 2 * PARTITIONS >= address_map::tables().heap_limit
+}
+
+/// Waits a little for a thread to end what it has a heap for.
+pub(crate) fn wait_for_turn() {
+    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
+    // Of a thread that a fork has left behind, perhaps.
+    salvage::all();
+    os::wait_for(&NOBODY_WAKES, 0, 1);
 }
 
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
@@ -66,13 +104,16 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 
 fn try_take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
+    let taken = TAKEN.load(Ordering::Relaxed);
+    if address_map::heap_address(taken + spare).is_none() {
+        return null_mut();
+    }
     let mut heap = pool.free.pop();
     // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
-            let room = address_map::heap_address(pool.made + spare).is_some();
-            if !room || !reservation::commit_heap(pool.made) {
+            if !reservation::commit_heap(pool.made) {
                 return null_mut();
             }
             heap = at.cast();
@@ -86,12 +127,17 @@ fn try_take_any(spare: usize) -> *mut Heap {
         fence(Ordering::Release);
         (*heap).role = Role::Thread;
     }
+    TAKEN.store(taken + 1, Ordering::Relaxed);
     heap
 }
 
 /// Takes a closed heap with nothing in it, of a handle of the program's or null; null as for `take_any`.
 pub(crate) fn take_closed(of: *mut Handle) -> *mut Heap {
-    let heap = take_any(1);
+    close(take_any(LEFT_FOR_GOOD), of)
+}
+
+/// Makes a heap that has been taken, or null, a closed one.
+fn close(heap: *mut Heap, of: *mut Handle) -> *mut Heap {
     if !heap.is_null() {
         // SAFETY: the caller's, who alone has it.
         unsafe {
@@ -125,7 +171,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
         // It is in use again before the next thread's number stands there: nobody takes that one for this (`find_user`).
         (*heap).thread = 0;
         point();
-        pool.free.push(heap);
+        pool.take_in(heap);
     }
     one_less();
 }
@@ -148,7 +194,7 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
         // A dead thread's has been one.
         (*heap).presence.bar();
         (*heap).member.turn.close();
-        pool.free.push(heap);
+        pool.take_in(heap);
     }
 }
 
@@ -303,6 +349,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         begin_salvage();
         let mut pool = POOL.lock();
         pool.free = Stack::EMPTY;
+        TAKEN.store(pool.made, Ordering::Relaxed);
         for heap in (0..pool.made).filter_map(heap_at) {
             // SAFETY: made, and nobody's if it is in no use.
             unsafe {
@@ -314,7 +361,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
                         Heap::write_over(heap, Heap::empty());
                         (*heap).member.turn.close();
                     }
-                    pool.free.push(heap);
+                    pool.take_in(heap);
                 }
             }
         }

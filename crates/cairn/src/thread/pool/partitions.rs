@@ -6,56 +6,55 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use super::{salvage, take_closed};
-use crate::base::{AtomicU32, NOBODY, Ordering, PARTITIONS, Stack, fence, in_hardened};
+use super::{LEFT_FOR_GOOD, LEFT_FOR_PARTITION, close, take_any};
+use crate::base::{NOBODY, Ordering, PARTITIONS, Stack, fence, in_hardened};
 use crate::heap::Heap;
-use crate::os::{self, Lock};
+use crate::os::Lock;
 use core::ptr::null_mut;
 
-/// Milliseconds for which a thread waits for another one's turn to end: it has been preempted, or is in a function of the
-/// program's.
-const TURN_LOOKS: usize = 100;
-
-/// Those that somebody is going to have give back, and those that have.
-type Free = [Stack<Heap>; 2];
+/// What a partition has.
+pub(crate) struct Free {
+    /// Heaps that somebody is going to have give back.
+    next: Stack<Heap>,
+    /// Those that have.
+    done: Stack<Heap>,
+    /// It has a heap, or somebody makes it one.
+    has_one: bool,
+}
 
 pub(crate) static FREE: Lock<[Free; PARTITIONS]> = Lock::new(NONE);
-const NONE: [Free; PARTITIONS] = [const { [Stack::EMPTY; 2] }; PARTITIONS];
+const NONE: [Free; PARTITIONS] =
+    [const { Free { next: Stack::EMPTY, done: Stack::EMPTY, has_one: false } }; PARTITIONS];
 
-/// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one. Where all places for heaps
-/// are taken, it waits a while for another thread to give one of the partition back.
+/// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one, or if places for heaps are
+/// scarce, and another thread has the one of the partition now.
 ///
 /// # Safety
 /// The calling thread's heap.
 pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
-    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
-    let mut heap = take_at_once(partition);
-    for _ in 0..TURN_LOOKS {
-        if !heap.is_null() || !super::is_all_but_full() {
-            break;
+    let is_scarce = super::is_all_but_full();
+    let (mut heap, mut is_first) = (null_mut(), false);
+    if let Some(free) = FREE.lock().get_mut(partition) {
+        heap = if free.done.is_empty() { free.next.pop() } else { free.done.pop() };
+        if !heap.is_null() {
+            // SAFETY: the caller's now. Under the lock: what is nobody's in a forked child is in the list.
+            unsafe { (*heap).member.set_user((*mine).thread, mine) };
+            return heap;
         }
-        // Of a thread that a fork has left behind, perhaps.
-        salvage::all();
-        os::wait_for(&NOBODY_WAKES, 0, 1);
-        heap = take_at_once(partition);
+        is_first = !core::mem::replace(&mut free.has_one, true);
+    }
+    if is_first || !is_scarce {
+        let spare = if is_first { LEFT_FOR_PARTITION } else { LEFT_FOR_GOOD };
+        heap = close(take_any(spare), null_mut());
     }
     if !heap.is_null() {
-        // SAFETY: the caller's now.
-        unsafe { (*heap).member.set_user((*mine).thread, mine) };
-    }
-    heap
-}
-
-/// The same without waiting; it is nobody's yet.
-fn take_at_once(partition: usize) -> *mut Heap {
-    let any = |[next, done]: &mut Free| if done.is_empty() { next.pop() } else { done.pop() };
-    let mut heap = FREE.lock().get_mut(partition).map_or(null_mut(), any);
-    if heap.is_null() {
-        heap = take_closed(null_mut());
-        if !heap.is_null() {
-            // SAFETY: the caller's now.
-            unsafe { (*heap).partition = partition as u8 + 1 };
+        // SAFETY: as above.
+        unsafe {
+            (*heap).member.set_user((*mine).thread, mine);
+            (*heap).partition = partition as u8 + 1;
         }
+    } else if is_first {
+        FREE.lock().get_mut(partition).into_iter().for_each(|free| free.has_one = false);
     }
     heap
 }
@@ -70,9 +69,9 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
     unsafe {
         // What it has free goes; it goes on with the rest when it is used again.
         (*heap).give_back();
-        (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         if let Some(free) = FREE.lock().get_mut(partition) {
-            free[1].push(heap);
+            (*heap).member.user.store(NOBODY, Ordering::Relaxed);
+            free.done.push(heap);
         }
     }
 }
@@ -98,27 +97,51 @@ pub(crate) unsafe fn put_all(of: *mut Heap) {
 /// The calling thread's heap.
 pub(crate) unsafe fn give_back(mine: *mut Heap) {
     for partition in 0..in_hardened(0, PARTITIONS) {
-        if let Some([next, done]) = FREE.lock().get_mut(partition) {
+        if let Some(Free { next, done, .. }) = FREE.lock().get_mut(partition) {
             while !done.is_empty() {
                 // SAFETY: nobody's; the list's again.
                 unsafe { next.push(done.pop()) };
             }
         }
         // One at a time: another thread that needs one finds the others.
-        let next = || FREE.lock().get_mut(partition).map_or(null_mut(), |[next, _]| next.pop());
-        for heap in core::iter::repeat_with(next).take_while(|heap| !heap.is_null()) {
+        while let Some(heap) = take_next(partition, mine) {
+            // A child that finds a change of it finds its user, too.
+            fence(Ordering::Release);
             // SAFETY: the caller's now.
-            unsafe {
-                (*heap).member.set_user((*mine).thread, mine);
-                // A child that finds a change of it finds its user, too.
-                fence(Ordering::Release);
-                put(partition, heap);
-            }
+            unsafe { put(partition, heap) };
         }
     }
 }
 
-/// In a forked child, before it has a second thread: what another thread was changing is given up.
+/// A heap that somebody is going to have give back, for the thread whose heap that is.
+fn take_next(partition: usize, mine: *mut Heap) -> Option<*mut Heap> {
+    let mut free = FREE.lock();
+    let heap = free.get_mut(partition)?.next.pop();
+    // SAFETY: nobody's until now.
+    unsafe { heap.as_mut()?.member.set_user((*mine).thread, mine) };
+    Some(heap)
+}
+
+/// In a forked child, before it has a second thread: if another thread was changing the lists, they are made anew of what is
+/// nobody's. Who was making a partition's first heap is not here.
 pub(crate) fn settle_in_child() {
-    FREE.give_up_in_child(NONE);
+    let is_torn = FREE.settle_in_child();
+    // SAFETY: there is one thread; what it may have been doing here goes on from where it likes.
+    let all = unsafe { &mut *FREE.alone() };
+    all.iter_mut().for_each(|free| free.has_one = false);
+    if is_torn {
+        *all = NONE;
+        for heap in super::all() {
+            // SAFETY: heaps that have been made, and are in no list.
+            unsafe {
+                let is_nobodys = || (*heap).member.user.load(Ordering::Relaxed) == NOBODY;
+                let partition = usize::from((*heap).partition).wrapping_sub(1);
+                if let Some(free) =
+                    all.get_mut(partition).filter(|_| (*heap).is_closed() && is_nobodys())
+                {
+                    free.done.push(heap);
+                }
+            }
+        }
+    }
 }
