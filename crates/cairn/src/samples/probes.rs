@@ -54,6 +54,7 @@ fn has(listeners: &AtomicU16) -> bool {
 
 /// Bytes that a sample stands for: `asked` by the chance that it is one, which is 1 - exp(-weighed / rate). Off by less
 /// than one in 10 million, and by the rest of a byte.
+#[inline(never)]
 pub(crate) fn stands_for(asked: usize, weighed: usize, rate: usize) -> u64 {
     const DOUBLINGS: u32 = 10;
     /// exp(-64) is nothing beside 1.

@@ -91,6 +91,7 @@ impl Span {
     }
 
     /// Sets aside what is free here, none of which is in a cache. The pages that have a part of these blocks.
+    #[inline(never)]
     pub(crate) fn set_aside(&mut self) -> Pages {
         // SAFETY: this span.
         let mut way = unsafe { SettingAside::begin(self) };
