@@ -7,6 +7,7 @@
 
 pub(crate) mod bits;
 mod list;
+pub(crate) mod nearness;
 pub(crate) mod policy;
 pub(crate) mod random;
 pub(crate) mod shares;

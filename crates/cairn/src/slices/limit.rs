@@ -6,18 +6,10 @@
 //! Checked: tests/memory_limits.rs; the C layer's limits in cgroups.
 //! Story: docs/design/purging.md
 
+use crate::base::nearness::{ALL, NEAR_PART, beyond, faded, is_far_from, near, part};
 use crate::base::{Apart, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::os::{self, Group};
 
-// What the guide promises.
-
-/// A limit is near when less than this part of it is left: 7/8 are used.
-const NEAR_PART: usize = 8;
-/// No free memory stays when less than this part is left: 95 % are used.
-const FULL_PART: usize = 20;
-/// When less than this part is left, what comes makes as much go, whatever time that takes: an allocation that touches its
-/// memory takes longer.
-const URGENT_PART: usize = 32;
 /// After a purge near a limit none is made for so many times the processor time that it took: 1 % of a core.
 const REST_NEAR: u64 = 99;
 /// The same where no free memory is to stay: 10 %.
@@ -29,10 +21,6 @@ const DOUBLINGS_MAX: usize = 6;
 const GROUP_LEAST: usize = 64 << 20;
 /// Bytes that count before anybody looks for a group: small processes make no calls for it.
 pub(crate) const LOOK_FROM: usize = 32 << 20;
-
-/// Each purge delay forgets such a part of what the group has had beside, and does not have now. To fill a block of 9 MiB takes
-/// several delays while others have the core: where a 16th is forgotten, one process in 40 is ended.
-const FORGET_PART: isize = 64;
 
 /// A group is looked at whenever this part of it has come at least: three times from near its limit until it is urgent.
 const LOOK_PART: usize = 4 * NEAR_PART;
@@ -55,6 +43,8 @@ static GROUP_MOST: AtomicUsize = AtomicUsize::new(0);
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 /// The most that it has been, slowly forgotten: what is untouched for a moment may be touched without anybody's looking.
 static BESIDE: AtomicUsize = AtomicUsize::new(0);
+/// That is page cache, too: the group has been far from its limit, and nobody has asked how much of it there is.
+static HAS_FILES: AtomicBool = AtomicBool::new(false);
 /// When so much counts, somebody looks at the group, or when so much has come since the last look: what counts may have fallen.
 static LOOK_AT: AtomicUsize = AtomicUsize::new(LOOK_FROM);
 static COME: AtomicUsize = AtomicUsize::new(0);
@@ -77,9 +67,6 @@ static LOOKING: AtomicBool = AtomicBool::new(false);
 
 /// As a soft limit: none, and nobody asks the group.
 pub(crate) const NO_GROUP: usize = usize::MAX;
-
-/// All of the bound of free memory may stay: no limit is near.
-pub(crate) const ALL: usize = 64;
 
 /// Sets both limits, in bytes. False, and nothing is done, if the soft one is the larger.
 #[inline(never)]
@@ -158,11 +145,6 @@ pub(crate) fn is_watched(counted: usize) -> bool {
     counted >= WATCH_FROM.0.load(Ordering::Relaxed)
 }
 
-/// From how much on a limit of so many bytes is near.
-fn near(limit: usize) -> usize {
-    limit - limit / NEAR_PART
-}
-
 /// What the group has when so much counts here, and `beside` else.
 fn of_group(counted: usize, beside: &AtomicUsize) -> usize {
     counted.saturating_add_signed(beside.load(Ordering::Relaxed).cast_signed())
@@ -182,18 +164,7 @@ fn judge_watch() {
     WATCH_FROM.0.store(from, Ordering::Relaxed);
 }
 
-/// How much of its bound free memory may keep, of `ALL`, with so much of a limit used: all until it is near, nothing where it
-/// is full but for `FULL_PART`.
-#[inline(never)]
-fn part(limit: usize, used: usize) -> usize {
-    let (near, full) = (near(limit), limit - limit / FULL_PART);
-    match used {
-        _ if limit == 0 || used < near => ALL,
-        _ => (full.saturating_sub(used) / ((full - near) / ALL).max(1)).min(ALL - 1),
-    }
-}
-
-/// The same of all limits, when so much counts.
+/// How much of its bound free memory may keep, of `ALL`, when so much counts.
 pub(crate) fn share(counted: usize) -> usize {
     least_part(counted, &BESIDE)
 }
@@ -209,12 +180,6 @@ pub(crate) fn is_far(counted: usize) -> bool {
     is_far_from(own(), counted) && is_far_from(group_most(), of_group(counted, &BESIDE))
 }
 
-/// Whether so much is below 13/16 of a limit. Not at the border: a limit that comes and goes is told of once.
-#[inline(never)]
-pub(crate) fn is_far_from(limit: usize, used: usize) -> bool {
-    limit == 0 || used.saturating_add(limit / (2 * NEAR_PART)) < near(limit)
-}
-
 /// Whether the program is to be told, when so much counts: what is untouched does not make a group short of memory.
 pub(crate) fn is_short(counted: usize) -> bool {
     least_part(counted, &SEEN) < ALL
@@ -223,10 +188,6 @@ pub(crate) fn is_short(counted: usize) -> bool {
 /// Bytes by which one of them is so full that what comes must go elsewhere at once; 0: none is.
 #[inline(never)]
 pub(crate) fn excess(counted: usize) -> usize {
-    let beyond = |limit: usize, used: usize| match limit {
-        0 => 0,
-        _ => used.saturating_add(1).saturating_sub(limit - limit / URGENT_PART),
-    };
     beyond(own(), counted).max(beyond(group_most(), of_group(counted, &BESIDE)))
 }
 
@@ -287,28 +248,24 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let come = if let Why::Growth(bytes) = why { bytes } else { 0 };
     let touched = counted.saturating_sub(come);
     let most = usize::try_from(found.limit).unwrap_or(usize::MAX).max(GROUP_LEAST);
-    let mut used = usize::try_from(found.used).unwrap_or(usize::MAX);
-    if !is_far_from(most, used.saturating_add(come)) {
-        // What it has of files goes by itself.
-        let files = group.and_then(Group::files).unwrap_or(0);
-        used = used.saturating_sub(usize::try_from(files).unwrap_or(usize::MAX));
-    }
+    let used = usize::try_from(found.used).unwrap_or(usize::MAX);
+    let has_files = is_far_from(most, used.saturating_add(come));
+    // What it has of files goes by itself.
+    let files = if has_files { None } else { group.and_then(Group::files) };
+    let files = usize::try_from(files.unwrap_or(0)).unwrap_or(usize::MAX);
+    let used = used.saturating_sub(files);
     GROUP_MOST.store(most, Ordering::Relaxed);
     // The group has so much beside what counts here.
     let beside = used.wrapping_sub(touched);
     SEEN.store(beside, Ordering::Relaxed);
-    let believed = remembered(BESIDE.load(Ordering::Relaxed) as isize, beside as isize, why);
-    BESIDE.store(believed as usize, Ordering::Relaxed);
+    let had = if HAS_FILES.swap(has_files, Ordering::Relaxed) { files } else { 0 };
+    let before = BESIDE.load(Ordering::Relaxed).wrapping_sub(had).cast_signed();
+    let seen = beside.cast_signed();
+    let believed = if why == Why::Time { faded(before, seen) } else { before }.max(seen);
+    BESIDE.store(believed.cast_unsigned(), Ordering::Relaxed);
     let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);
     LOOK_AT.store(touched.saturating_add(step), Ordering::Relaxed);
     Some(found)
-}
-
-/// What is taken to be beside after another look, with `most` before it.
-pub(crate) fn remembered(most: isize, seen: isize, why: Why) -> isize {
-    let less = most.saturating_sub(seen);
-    let forgotten = if why == Why::Time { less / FORGET_PART } else { 0 };
-    most.saturating_sub(forgotten).max(seen)
 }
 
 /// Whether anybody knows of a group with a limit, or has not looked yet.

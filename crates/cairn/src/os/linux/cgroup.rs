@@ -102,6 +102,13 @@ impl Group {
         }
     }
 
+    /// Takes a folder with files like the second version's for it.
+    #[cfg(test)]
+    pub(crate) fn set(folder: &std::path::Path) {
+        let folder = Path::of(&[folder.as_os_str().as_encoded_bytes()]).expect("a short path");
+        *GROUP.lock() = Some(Some(Group { version: &V2, folder }));
+    }
+
     /// In a forked child, before it has a second thread: it may be in another group soon.
     pub(crate) fn forget_in_child() {
         GROUP.settle_in_child();

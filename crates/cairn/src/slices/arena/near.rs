@@ -8,9 +8,10 @@
 use super::purge::{GOING, GOING_CLEAN, purge_all, purge_batch};
 use super::{ARENA, Arena, DIRTY, Run, Taken, WHOLE, keeps, region_slices};
 use crate::base::bits::pieces;
+use crate::base::nearness::ALL;
 use crate::base::{AtomicU32, Ordering, SLICE_SIZE};
 use crate::os::{self, Guard};
-use crate::slices::limit::{self, ALL, LOOK_FROM, Turn, Why};
+use crate::slices::limit::{self, LOOK_FROM, Turn, Why};
 use crate::slices::tuning::{HOLLOW_MIN, PURGE_BATCH};
 
 /// Milliseconds that a request at the hard limit waits at most for what others are purging: more than a batch takes.

@@ -12,10 +12,10 @@ use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms, stroke_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::base::bits::{bit, mask};
+use crate::base::nearness::ALL;
 use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
-use crate::slices::limit;
 use crate::slices::tuning::{
     BURST_MIN, BURST_SHARE, HOLLOW_MIN, HOLLOW_SHARE, HUGE_MIN, KEEP_MIN, KEEP_SHARE,
     NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH,
@@ -53,7 +53,7 @@ pub(crate) fn may_wait() -> usize {
     let arena = ARENA.lock();
     let used = arena.used() * SLICE_SIZE;
     let bound = used.saturating_sub(HOLES.0.load(Ordering::Relaxed)) / HOLLOW_SHARE;
-    bound * arena.share() / limit::ALL
+    bound * arena.share() / ALL
 }
 
 /// Slices that have been taken for spans, ever.

@@ -3,9 +3,10 @@
 use super::super::alone::alone;
 use super::super::heaps::{Other, crowd};
 use super::super::large::{MIB, free, usable};
+use crate::base::nearness::{ALL, faded, is_far_from};
 use crate::base::{HARDENED, SLICE_SIZE};
-use crate::os::{self, fault};
-use crate::slices::limit::{Why, remembered};
+use crate::os::{self, Group, fault};
+use crate::slices::limit::Why;
 use crate::slices::{arena, limit};
 use crate::{
     Heap, Resized, allocate, allocate_zeroed, check, may_have_size, on_low_memory, purge,
@@ -297,10 +298,43 @@ fn who_uses_heaps_is_told() {
 /// again below 13/16 of it, whatever part of that is the process's.
 #[test]
 fn far_is_a_part_of_the_limit() {
-    let is_far = |limit, used| limit::is_far_from(limit * MIB, used * MIB);
+    let is_far = |limit, used| is_far_from(limit * MIB, used * MIB);
     assert!(is_far(1024, 831) && !is_far(1024, 832) && !is_far(1024, 2000) && is_far(0, 2000));
     assert!(!is_far(2048, 100 + 1650), "of 1792, most of it others'");
     assert!(is_far(1024, 720) && !is_far(1024, 720 + 200), "a large block comes");
+}
+
+/// While a group is far from its limit nobody asks how much of what it has is page cache. That is not believed to stay once
+/// somebody has asked.
+#[test]
+fn files_do_not_count_near_a_limit() {
+    alone(|| {
+        let folder = std::env::temp_dir().join(std::format!("cairn-group-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let has = |mib: usize| {
+            let write = |name: &str, text: std::string::String| {
+                std::fs::write(folder.join(name), text).expect("a file")
+            };
+            write("memory.max", std::format!("{}\n", 1024 * MIB));
+            write("memory.current", std::format!("{}\n", mib * MIB));
+            write("memory.stat", std::format!("anon 1\nactive_file {}\n", 800 * MIB));
+        };
+        has(820);
+        Group::set(&folder);
+        let looked = |counted: usize| {
+            limit::look(counted * MIB, Why::Watch);
+            limit::share(counted * MIB)
+        };
+        assert_eq!(looked(20), ALL);
+        has(940);
+        assert_eq!(looked(140), ALL, "of 140 MiB that are no files");
+        // Far again, and near.
+        has(820);
+        assert_eq!(looked(20), ALL);
+        has(1000);
+        assert_eq!(looked(200), ALL);
+        std::fs::remove_dir_all(&folder).expect("the folder is there");
+    });
 }
 
 /// A block of 9 MiB comes, and is filled while others have the core: what it makes untouched for some purge delays is in no
@@ -309,11 +343,9 @@ fn far_is_a_part_of_the_limit() {
 fn what_is_untouched_for_a_moment_is_not_believed() {
     const MIB: isize = 1 << 20;
     let after =
-        |delays: usize| (0..delays).fold(MIB, |most, _| remembered(most, -9 * MIB, Why::Time));
+        |delays: usize| (0..delays).fold(MIB, |most, _| faded(most, -9 * MIB).max(-9 * MIB));
     assert!(after(5) > 0);
     assert!(after(1000) < -8 * MIB, "what stays untouched is");
-    assert_eq!(remembered(after(1000), MIB, Why::Growth(0)), MIB);
-    assert_eq!(remembered(MIB, -9 * MIB, Why::Growth(0)), MIB);
 }
 
 /// Whether a purge has been made just before, and whether anything comes, does not matter.
