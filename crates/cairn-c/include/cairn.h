@@ -570,7 +570,7 @@ struct cairn_region_calls {
     /*
      * Supplies more memory when the region is full: at least *bytes; it writes there how many. NULL: there is no more, or less:
      * it is asked for an eighth of what the region has, then for as much as the allocation needs, in whole pages.
-     * Threads of a shared heap may ask at the same time. All regions together have at most 64 pieces of memory.
+     * One thread at a time asks for a region; others of a shared heap wait. All regions together have at most 64 pieces of memory.
      */
     void *(*reserve)(size_t *bytes, void *argument);
     /*

@@ -11,5 +11,6 @@ pub(crate) const FOREIGN_MIN: u32 = 64;
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB. Half, twice: not tried.
 pub(crate) const LARGE_CACHE_SLICES: usize = 512;
 /// A thread asks so many times, a millisecond after each other, for its turn at the heap of a partition: who has it has been
-/// preempted, or is in a function of the program's. Half, twice: not tried.
+/// preempted, or is in a function of the program's. Of 50,000 allocations of 100 threads in 16 partitions, on two processors and
+/// with places for 30 heaps, none is refused with half or twice of it, nor with 12; with 3 some 300 are.
 pub(crate) const TURN_LOOKS: usize = 100;

@@ -6,9 +6,10 @@
 //! Story: docs/design/regions.md
 
 use crate::base::{HARDENED, SLICE_SIZE};
+use crate::map::region::Grower;
 use crate::map::{MAKING, Origin, Piece, RegionCalls, RegionError, address_map, region};
 use crate::thread::pool::left;
-use crate::{slices::arena, thread};
+use crate::{os, slices::arena, thread};
 
 /// Makes a region of `bytes` bytes at `start`, 0 for none at first: its name.
 pub(crate) fn make(start: *mut u8, bytes: usize, calls: RegionCalls) -> Result<usize, RegionError> {
@@ -41,8 +42,8 @@ fn add(number: usize, start: *mut u8, bytes: usize, origin: Origin) -> Result<()
     arena::set_aside(piece)
 }
 
-/// Makes room for a run of slices in a region: what deleted heaps have free there, or memory that the program supplies. False
-/// if there is no more than before.
+/// Makes room for a run of slices in a region: what deleted heaps have free there, or memory that the program supplies, to one
+/// thread at a time. False if there is no more than before; after another one's turn there may be.
 pub(crate) fn make_room(number: usize, slices: usize) -> bool {
     // The hardened build has no regions.
     if HARDENED {
@@ -51,11 +52,21 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
     if left::collect() {
         return true;
     }
-    let Some(calls) = region::calls_to_grow(number) else { return false };
+    let calls = match region::begin_growing(number) {
+        Grower::Caller(calls) => calls,
+        Grower::Other => {
+            os::rest();
+            return true;
+        }
+        Grower::Nobody => return false,
+    };
     // There are few pieces for all regions: each is an eighth of what its region has, or more, in pages of any machine.
     let least = region::bytes_for(slices);
     let eighth = (region::counts(number).1 * SLICE_SIZE / 8).next_multiple_of(64 << 10);
-    eighth > least && supply(number, &calls, eighth, least) || supply(number, &calls, least, least)
+    let has_grown = eighth > least && supply(number, &calls, eighth, least)
+        || supply(number, &calls, least, least);
+    region::end_growing(number);
+    has_grown
 }
 
 /// Has the program supply `wish` bytes for a region, or `least` at the least, and adds them; whether it has.

@@ -7,6 +7,8 @@
 //!   contract in a simulated system, in which a wrong call panics.
 //! Story: docs/design/systems.md
 
+use crate::base::AtomicU32;
+
 mod linux;
 mod lock;
 mod message;
@@ -54,6 +56,14 @@ pub(crate) fn reserve_aligned(size: usize, align: usize) -> *mut u8 {
         release(whole.wrapping_add(lead + size), align - lead);
     }
     whole.wrapping_add(lead)
+}
+
+/// Sleeps for a millisecond: for who waits for what others do not wake it for.
+#[cold]
+#[inline(never)]
+pub(crate) fn rest() {
+    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
+    wait_for(&NOBODY_WAKES, 0, 1);
 }
 
 /// Failing system calls on purpose, in tests only.

@@ -1048,3 +1048,41 @@ fn a_region_grows_by_parts_of_what_it_has() {
         });
     });
 }
+
+/// Threads that find a region full at once have it grow once: who comes while another asks for memory waits, and finds that.
+#[test]
+fn one_thread_has_a_region_grow() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn slowly(bytes: *mut usize, _: *mut ()) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        // SAFETY: a number of the caller's.
+        let bytes = unsafe { &mut *bytes };
+        *bytes = (*bytes).max(4 * MIB);
+        map(null_mut(), *bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+    alone(|| {
+        with_regions(|| {
+            let functions = RegionCalls { reserve: Some(slowly), ..RegionCalls::default() };
+            // SAFETY: it does what it shall, and stays.
+            let region = unsafe { RegionId::new(null_mut(), 0, functions) }.expect("room");
+            let heap = region.new_shared().expect("memory");
+            let begin = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        begin.wait();
+                        for size in [1000, 100_000] {
+                            // SAFETY: the heap is there, and any thread's.
+                            assert!(!unsafe { heap.allocate(size, 16) }.is_null());
+                        }
+                    });
+                }
+            });
+            assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+            // SAFETY: nobody uses it.
+            unsafe { heap.destroy() };
+            assert!(region.end());
+        });
+    });
+}

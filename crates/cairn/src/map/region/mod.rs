@@ -43,7 +43,7 @@ use piece::Bits;
 pub struct RegionCalls {
     /// Supplies more memory when the region is full: at least `*bytes`; it says there how many. Null if there is no
     /// more, or less: it is asked for an eighth of what the region has, then for as much as the allocation needs, in whole
-    /// pages. Threads of a shared heap may ask at the same time. All regions together have at most 64 pieces of memory.
+    /// pages. One thread at a time asks for a region; others of a shared heap wait. All regions together have at most 64 pieces of memory.
     pub reserve: Option<unsafe extern "C" fn(bytes: *mut usize, argument: *mut ()) -> *mut u8>,
     /// Makes memory usable that is about to be used; maybe a second time: where pages are larger than 16 KiB, another thread
     /// may have made it usable just before, and what is there stays. Not 0 if it cannot: the allocation fails. If it is missing,
@@ -98,6 +98,18 @@ struct Region {
     heaps: usize,
     /// The last run was there, and the program could not make it usable.
     is_refused: bool,
+    /// The token of the thread that asks the program for more memory; 0: none does.
+    grower: usize,
+}
+
+/// Who asks the program for more memory.
+pub(crate) enum Grower {
+    /// The caller, by these calls, and says when it is done (`end_growing`).
+    Caller(RegionCalls),
+    /// Another thread does now.
+    Other,
+    /// Nobody: it would be of no use.
+    Nobody,
 }
 
 /// What the lock guards.
@@ -177,7 +189,7 @@ pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
     let number = all.regions.iter().position(|region| region.serial == 0)?;
     all.serials += 1;
     let serial = all.serials;
-    *all.region(number) = Region { calls, serial, heaps: 0, is_refused: false };
+    *all.region(number) = Region { calls, serial, heaps: 0, is_refused: false, grower: 0 };
     Some((number, serial * REGION_PIECES + number))
 }
 
@@ -191,11 +203,24 @@ pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
     is_there.then_some(number)
 }
 
-/// What the program does for it; None if more memory would be of no use.
-pub(crate) fn calls_to_grow(region: usize) -> Option<RegionCalls> {
-    let mut all = REGIONS.lock();
+/// Whether the caller is to ask the program for more memory. One that does already, and whose program allocates meanwhile, may
+/// do so once more.
+pub(crate) fn begin_growing(region: usize) -> Grower {
+    let (mut all, token) = (REGIONS.lock(), os::thread_token());
     let region = all.region(region);
-    (!region.is_refused).then_some(region.calls)
+    if region.is_refused {
+        Grower::Nobody
+    } else if region.grower == 0 || region.grower == token {
+        region.grower = token;
+        Grower::Caller(region.calls)
+    } else {
+        Grower::Other
+    }
+}
+
+/// The caller has asked.
+pub(crate) fn end_growing(region: usize) {
+    REGIONS.lock().region(region).grower = 0;
 }
 
 /// Whether there is room for one more piece.
@@ -428,7 +453,12 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
     runs: impl Fn() -> I,
 ) -> bool {
     MAKING.settle_in_child();
-    if !REGIONS.settle_in_child() {
+    let is_torn = REGIONS.settle_in_child();
+    // SAFETY: there is one thread.
+    for region in unsafe { &mut (*REGIONS.alone()).regions } {
+        region.grower = if region.grower == os::thread_token() { region.grower } else { 0 };
+    }
+    if !is_torn {
         return false;
     }
     let mut all = REGIONS.lock();

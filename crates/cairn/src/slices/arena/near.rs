@@ -9,15 +9,13 @@ use super::purge::{GOING, GOING_CLEAN, purge_all, purge_batch};
 use super::{ARENA, Arena, DIRTY, Run, Taken, WHOLE, keeps, region_slices};
 use crate::base::bits::pieces;
 use crate::base::nearness::ALL;
-use crate::base::{AtomicU32, Ordering, SLICE_SIZE};
+use crate::base::{Ordering, SLICE_SIZE};
 use crate::os::{self, Guard};
 use crate::slices::limit::{self, LOOK_FROM, Turn, Why};
 use crate::slices::tuning::{HOLLOW_MIN, PURGE_BATCH};
 
 /// Milliseconds that a request at the hard limit waits at most for what others are purging: more than a batch takes.
 const GOING_LOOKS: usize = 20;
-/// What nobody wakes who sleeps on it.
-static NOBODY: AtomicU32 = AtomicU32::new(0);
 
 impl Arena {
     /// Bytes of slices in use and of dirty ones.
@@ -103,7 +101,7 @@ pub(super) fn give_back(arena: Guard<'static, Arena>) -> Option<Guard<'static, A
         if gone || GOING.load(Ordering::Relaxed) == 0 {
             break;
         }
-        os::wait_for(&NOBODY, 0, 1);
+        os::rest();
         gone = GOING.load(Ordering::Relaxed) == 0;
     }
     gone.then(|| ARENA.lock())

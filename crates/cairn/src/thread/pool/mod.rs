@@ -88,10 +88,9 @@ pub(crate) fn is_all_but_full() -> bool {
 
 /// Waits a little for a thread to end what it has a heap for.
 pub(crate) fn wait_for_turn() {
-    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
     // Of a thread that a fork has left behind, perhaps.
     salvage::all();
-    os::wait_for(&NOBODY_WAKES, 0, 1);
+    os::rest();
 }
 
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
