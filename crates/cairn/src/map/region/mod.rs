@@ -43,7 +43,8 @@ use piece::Bits;
 pub struct RegionCalls {
     /// Supplies more memory when the region is full: at least `*bytes`; it says there how many. Null if there is no
     /// more, or less: it is asked for an eighth of what the region has, then for as much as the allocation needs, in whole
-    /// pages. One thread at a time asks for a region; others of a shared heap wait. All regions together have at most 64 pieces of memory.
+    /// pages. One thread at a time asks for a region; others of a shared heap wait. All regions together have at most 64
+    /// pieces of memory.
     pub reserve: Option<unsafe extern "C" fn(bytes: *mut usize, argument: *mut ()) -> *mut u8>,
     /// Makes memory usable that is about to be used; maybe a second time: where pages are larger than 16 KiB, another thread
     /// may have made it usable just before, and what is there stays. Not 0 if it cannot: the allocation fails. If it is missing,
