@@ -13,6 +13,7 @@ mod bays;
 mod frees;
 mod graces;
 mod locks;
+mod notices;
 mod nurseries;
 mod parts;
 mod pools;

@@ -19,7 +19,7 @@ const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
 /// What threads have to notice on their slow paths, in one word: how many threads are forking, and above
-/// that a count of all else. Relaxed: it guards nothing, and who sees it late acts late.
+/// that a count of all else. Relaxed: who sees it late acts late. But who takes note of the count sees what it is about.
 static NOTICES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 const FORKING: usize = 0xffff;
 /// Who they are, by their tokens; 0: nobody. One that finds no place does without what `notice_fork` is
@@ -58,7 +58,8 @@ pub(crate) fn forget_forkers() {
 
 /// Something that all threads have to notice has come up.
 pub(crate) fn notify_all() {
-    NOTICES.0.fetch_add(FORKING + 1, Ordering::Relaxed);
+    // Release: pairs with `settled_notices`.
+    NOTICES.0.fetch_add(FORKING + 1, Ordering::Release);
 }
 
 /// What there is to notice: it differs from what `settled_notices` has answered while a thread forks, and after
@@ -72,9 +73,10 @@ pub(crate) fn is_forking() -> bool {
     notices() & FORKING != 0
 }
 
-/// What a thread has noticed that has answered all but forks.
+/// What a thread has noticed that has answered all but forks, or answers it now.
 pub(crate) fn settled_notices() -> usize {
-    notices() & !FORKING
+    // Acquire: what was changed before `notify_all` is seen. Not seen, it would never be looked at again.
+    NOTICES.0.load(Ordering::Acquire) & !FORKING
 }
 
 /// To be called before an operation that may take a lock: handlers of others may run in a forked child,

@@ -32,7 +32,7 @@ struct Call {
 
 static CALL: Lock<Call> = Lock::new(NO_CALL);
 const NO_CALL: Call = Call { call: None, words: [0; 2] };
-/// The token of the thread that is inside the function; 0: none is. Relaxed: it keeps others out, and hands nothing over.
+/// The token of the thread that is inside the function; 0: none is.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// Registers a function, or none.
@@ -45,12 +45,13 @@ pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
 pub(crate) fn call(size: usize) -> bool {
     let registered = *CALL.lock();
     let Call { call: Some(call), words } = registered else { return false };
-    let order = Ordering::Relaxed;
-    if INSIDE.compare_exchange(0, os::thread_token(), order, order).is_err() {
+    // Acquire, Release: what the function has done the next thread sees in it.
+    let (order, token) = (Ordering::Acquire, os::thread_token());
+    if INSIDE.compare_exchange(0, token, order, Ordering::Relaxed).is_err() {
         return false;
     }
     os::without_panic(|| call(size, words));
-    INSIDE.store(0, order);
+    INSIDE.store(0, Ordering::Release);
     true
 }
 

@@ -8,7 +8,7 @@
 mod counting;
 mod deferred_calls;
 mod fork;
-mod low_memory;
+pub(crate) mod low_memory;
 pub(crate) mod pool;
 pub(crate) mod purge;
 pub(crate) mod search;
@@ -234,6 +234,7 @@ pub(crate) fn number_of_user() -> Option<usize> {
 /// Calls `call` with the calling thread's heap. A thread that has none gets one: for good if it is new, else for this call,
 /// as one like a late destructor's does that has given its own back. Null if there is no memory for one.
 pub(crate) fn with_heap<R>(call: impl FnOnce(*mut Heap) -> R) -> R {
+    os::notice_fork();
     let own = own().unwrap_or_else(arrive_unless_gone);
     if !own.is_null() {
         return call(own);

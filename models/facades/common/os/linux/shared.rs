@@ -126,6 +126,10 @@ impl Group {
         group
     }
 
+    pub(crate) fn hold() -> crate::os::Guard<'static, Option<Option<Group>>> {
+        GROUP.lock()
+    }
+
     pub(crate) fn find_again(_: &mut Option<Option<Group>>) {}
 
     pub(crate) fn is_hidden() -> bool {
