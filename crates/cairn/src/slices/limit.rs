@@ -74,6 +74,8 @@ pub(crate) fn set(soft: usize, hard: usize) -> bool {
     if hard > 0 && soft > hard && soft != NO_GROUP {
         return false;
     }
+    // A look that is under way would set again what is cleared here.
+    let _held = (soft == NO_GROUP).then(Group::hold);
     HARD.store(hard, Ordering::Relaxed);
     SOFT.store(soft, Ordering::Relaxed);
     if soft == NO_GROUP {
@@ -231,6 +233,9 @@ pub(crate) fn with_group<T>(ask: impl FnOnce(&Group) -> T) -> Option<T> {
 
 fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let mut known = Group::known();
+    if get()[0] == NO_GROUP {
+        return None;
+    }
     let group = known.as_ref().and_then(Option::as_ref);
     let Some(found) = group.and_then(Group::usage) else {
         // Without a group nobody looks again; one whose limit has gone may get another, or the process be in another one.
@@ -252,15 +257,15 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let has_files = is_far_from(most, used.saturating_add(come));
     // What it has of files goes by itself.
     let files = if has_files { None } else { group.and_then(Group::files) };
-    let files = usize::try_from(files.unwrap_or(0)).unwrap_or(usize::MAX);
-    let used = used.saturating_sub(files);
+    let used = used.saturating_sub(usize::try_from(files.unwrap_or(0)).unwrap_or(usize::MAX));
     GROUP_MOST.store(most, Ordering::Relaxed);
     // The group has so much beside what counts here.
     let beside = used.wrapping_sub(touched);
     SEEN.store(beside, Ordering::Relaxed);
-    let had = if HAS_FILES.swap(has_files, Ordering::Relaxed) { files } else { 0 };
-    let before = BESIDE.load(Ordering::Relaxed).wrapping_sub(had).cast_signed();
     let seen = beside.cast_signed();
+    // What may have been files is not believed: of those nobody knows how many are there still.
+    let had_files = HAS_FILES.swap(has_files, Ordering::Relaxed);
+    let before = if had_files { seen } else { BESIDE.load(Ordering::Relaxed).cast_signed() };
     let believed = if why == Why::Time { faded(before, seen) } else { before }.max(seen);
     BESIDE.store(believed.cast_unsigned(), Ordering::Relaxed);
     let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);

@@ -88,6 +88,11 @@ impl Group {
         group
     }
 
+    /// Keeps others from looking meanwhile.
+    pub(crate) fn hold() -> Guard<'static, Option<Option<Group>>> {
+        GROUP.lock()
+    }
+
     /// Whether the last one who looked could not, for want of descriptors or memory: later somebody can. Under the lock.
     pub(crate) fn is_hidden() -> bool {
         HIDDEN.load(Ordering::Relaxed)
