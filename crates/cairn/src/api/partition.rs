@@ -62,20 +62,23 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
     // SAFETY: the calling thread's heap, which has a place for each partition.
     unsafe {
         let place = (&raw mut (*mine).partitions).cast::<*mut Heap>().add(partition);
-        // Out of its place meanwhile: the program may be called in there, and give back what the thread has.
-        let mut heap = core::mem::replace(&mut *place, null_mut());
-        if heap.is_null() {
-            heap = take(partition, mine);
+        let busy = 1 << partition;
+        if (*mine).busy_partitions & busy != 0 {
+            // The program has been called in there.
+            return Some(closed::allocate(*place, size, align));
         }
-        if heap.is_null() {
+        if (*place).is_null() {
+            *place = take(partition, mine);
+        }
+        if (*place).is_null() {
             return None;
         }
-        let block = closed::allocate(heap, size, align);
+        (*mine).busy_partitions |= busy;
+        let block = closed::allocate(*place, size, align);
+        (*mine).busy_partitions &= !busy;
         // Where places are scarce, threads take turns.
-        if (*place).is_null() && !pool::is_all_but_full() {
-            *place = heap;
-        } else {
-            put(partition, heap);
+        if pool::is_all_but_full() {
+            put(partition, core::mem::replace(&mut *place, null_mut()));
         }
         Some(block)
     }

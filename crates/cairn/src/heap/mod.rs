@@ -133,6 +133,8 @@ pub(crate) struct Heap {
     owner: u32,
     /// In the hardened build, its thread's heaps for partitions, or null.
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
+    /// Those of them that its thread is allocating from, a bit each.
+    pub(crate) busy_partitions: u16,
     /// The number of the partition that a closed heap serves, plus 1, or 0.
     pub(crate) partition: u8,
     /// Spans that its frees have emptied in classes that it did not refill, at most `PARTIAL_EARNED`; upkeep halves it.

@@ -9,12 +9,11 @@
 use super::Heap;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{BATCH_AFTER, PARTIAL_EARNED, PARTIAL_LIMIT, SWEEP_NS, SWEEP_SPANS};
-use crate::map::address_map;
-use crate::os;
 use crate::spans::{
     SettingAside, Span, SpanList, Step, THIN_AFTER, THIN_QUEUE, abandoned, note_thinned, waiting,
 };
 use crate::store::{Caches, Store};
+use crate::{map::address_map, os};
 
 impl Heap {
     /// An event of a partial span in which blocks are still in use.

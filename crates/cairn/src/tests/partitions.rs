@@ -9,7 +9,11 @@ use crate::thread::pool::{self, partitions::FREE};
 use crate::{
     PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate, set_address_space,
 };
+use std::any::Any;
+use std::boxed::Box;
 use std::collections::HashSet;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::vec::Vec;
 
@@ -355,5 +359,62 @@ fn a_child_finds_the_heaps_that_nobody_has() {
             check();
         }));
         core::mem::forget(other);
+    });
+}
+
+/// The first act of a handler that is older than ours, in the child.
+extern "C" fn allocates_in_all() {
+    let held: Vec<_> = (0..PARTITIONS).flat_map(|of| in_partition(of, 100, 10)).collect();
+    assert!(held.iter().all(|block| !block.is_null()));
+    held.into_iter().for_each(free);
+}
+
+/// Such a handler allocates in partitions while threads that are not there hold the locks that this takes.
+#[test]
+fn handlers_older_than_ours_may_allocate_in_partitions() {
+    let locks: [fn() -> Box<dyn Any>; 2] =
+        [|| Box::new(pool::POOL.lock()), || Box::new(FREE.lock())];
+    alone(|| {
+        // SAFETY: the handler stays loaded.
+        assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(allocates_in_all)) }, 0);
+        free(allocate(64));
+        for hold in locks {
+            let (inside, done) = (Barrier::new(2), Barrier::new(2));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _held = hold();
+                    inside.wait();
+                    done.wait();
+                });
+                inside.wait();
+                assert!(child_does(check));
+                done.wait();
+            });
+        }
+    });
+}
+
+/// Where places are scarce, too, the program's function may allocate in the partition in which the allocation is that has called it,
+/// and give back what the thread has.
+#[test]
+fn a_function_within_an_allocation_has_its_turn() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    alone(|| {
+        set_address_space(256 << 20);
+        let allocates = |_, _, _: [usize; 2]| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            for partition in [0, 1] {
+                let held = in_partition(partition, 100, 3);
+                assert!(held.iter().all(|block| !block.is_null()));
+                crate::thread_idle();
+                held.into_iter().for_each(free);
+            }
+        };
+        crate::on_deferred_free(Some(allocates), [0; 2]);
+        let held = in_partition(0, 100, 20_000);
+        assert!(held.iter().all(|block| !block.is_null()) && CALLS.load(Ordering::Relaxed) > 1);
+        crate::on_deferred_free(None, [0; 2]);
+        held.into_iter().for_each(free);
+        check();
     });
 }

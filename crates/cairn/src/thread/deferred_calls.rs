@@ -77,6 +77,7 @@ pub(crate) fn defer(reason: Reason) -> bool {
 /// # blocks.into_iter().for_each(|block| unsafe { cairn::deallocate(block) });
 /// ```
 pub fn on_deferred_free(call: Option<DeferredFree>, words: [usize; 2]) {
+    crate::os::notice_fork();
     deferred_frees::set(call, words);
     if own().is_none() && call.is_some() {
         arrive_unless_gone();

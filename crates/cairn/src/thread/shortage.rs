@@ -88,6 +88,7 @@ pub(crate) fn tell() -> bool {
 /// # cairn::on_low_memory(None, [0; 2]);
 /// ```
 pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {
+    crate::os::notice_fork();
     low_memory::set(call, words);
     // Who is registered while a limit is near is told at the next look.
     limit::note_far();
@@ -106,5 +107,6 @@ pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {
 /// # assert!(cairn::set_memory_limits(0, 0));
 /// ```
 pub fn set_memory_limits(soft: usize, hard: usize) -> bool {
+    crate::os::notice_fork();
     limit::set(soft, hard)
 }

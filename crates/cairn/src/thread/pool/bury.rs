@@ -87,9 +87,9 @@ fn renew_spans() {
             Heap::of_owner(owner).into_iter().for_each(|heap| take_in(heap, span));
         }
         for heap in dead() {
-            (*heap).member.user.store(NOBODY, Ordering::Relaxed);
-            if let Some(partition) = usize::from((*heap).partition).checked_sub(1) {
-                partitions::put(partition, heap);
+            match usize::from((*heap).partition).checked_sub(1) {
+                Some(partition) => partitions::put(partition, heap),
+                None => (*heap).member.user.store(NOBODY, Ordering::Relaxed),
             }
         }
     }

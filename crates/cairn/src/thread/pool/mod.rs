@@ -157,6 +157,8 @@ fn close(heap: *mut Heap, of: *mut Handle) -> *mut Heap {
 pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: taken from here, and the caller is the last who uses it.
     unsafe {
+        // A thread may end in a function of the program's, which an allocation has called.
+        (*heap).busy_partitions = 0;
         partitions::put_all(heap);
         // For good: nobody looks at it in the pool.
         core::mem::forget((*heap).presence.enter());

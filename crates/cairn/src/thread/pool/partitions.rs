@@ -76,13 +76,16 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
     }
 }
 
-/// Takes those back that a thread's heap has.
+/// Takes those back that a thread's heap has, but for those that its thread is allocating from: the program, called in there,
+/// may ask for this.
 ///
 /// # Safety
 /// The caller's heap.
 pub(crate) unsafe fn put_all(of: *mut Heap) {
     // SAFETY: the caller's.
-    for (partition, heap) in unsafe { &mut (*of).partitions }.iter_mut().enumerate() {
+    let (all, busy) = unsafe { (&mut (*of).partitions, (*of).busy_partitions) };
+    let free = |(nth, _): &(usize, _)| busy >> nth & 1 == 0;
+    for (partition, heap) in all.iter_mut().enumerate().filter(free) {
         let heap = core::mem::replace(heap, null_mut());
         if !heap.is_null() {
             // SAFETY: as above.
