@@ -11,7 +11,7 @@ pub(crate) use piece::{Bit, Origin, Piece};
 
 use crate::base::{AtomicUsize, Ordering, SLICE_SIZE, fence};
 use crate::map::tuning::REGION_PIECES;
-use crate::os::{self, Lock};
+use crate::os::{self, Guard, Lock};
 use core::ptr::null_mut;
 use piece::Bits;
 
@@ -129,6 +129,15 @@ pub(crate) static MAKING: Lock<()> = Lock::new(());
 // SAFETY: numbers and null pointers: there is none.
 pub(crate) static REGIONS: Lock<Regions> = Lock::new(unsafe { core::mem::zeroed() });
 
+/// What there is. One copy of it for all who ask: 1 KiB less of code.
+#[inline(never)]
+fn regions() -> Guard<'static, Regions> {
+    REGIONS.lock()
+}
+
+/// Not 0: some region has had a grower. Relaxed: for a forked child, which touches no page of the regions if there is none.
+static GROWERS: AtomicUsize = AtomicUsize::new(0);
+
 /// Where a piece is. Relaxed, but for `bytes`: who has a pointer into a region has it from whoever has made it.
 struct Place {
     start: AtomicUsize,
@@ -186,7 +195,7 @@ impl Regions {
 
 /// Makes a region without memory: its number, and a name for it that is never 0; None if there are too many.
 pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let number = all.regions.iter().position(|region| region.serial == 0)?;
     all.serials += 1;
     let serial = all.serials;
@@ -197,7 +206,7 @@ pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
 /// The number of the region of that name, from which so many heaps more begin to allocate; None if there is none.
 pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
     let (serial, number) = (name / REGION_PIECES, name % REGION_PIECES);
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let region = all.region(number);
     let is_there = serial > 0 && region.serial == serial;
     region.heaps += if is_there { heaps } else { 0 };
@@ -207,12 +216,13 @@ pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
 /// Whether the caller is to ask the program for more memory. One that does already, and whose program allocates meanwhile, may
 /// do so once more.
 pub(crate) fn begin_growing(region: usize) -> Grower {
-    let (mut all, token) = (REGIONS.lock(), os::thread_token());
+    let (mut all, token) = (regions(), os::thread_token());
     let region = all.region(region);
     if region.is_refused {
         Grower::Nobody
     } else if region.grower == 0 || region.grower == token {
         region.grower = token;
+        GROWERS.store(1, Ordering::Relaxed);
         Grower::Caller(region.calls)
     } else {
         Grower::Other
@@ -221,7 +231,7 @@ pub(crate) fn begin_growing(region: usize) -> Grower {
 
 /// The caller has asked.
 pub(crate) fn end_growing(region: usize) {
-    REGIONS.lock().region(region).grower = 0;
+    regions().region(region).grower = 0;
 }
 
 /// Whether there is room for one more piece.
@@ -231,7 +241,7 @@ pub(crate) fn has_room() -> bool {
 
 /// Makes a piece that has been prepared one of its region's. There is room, and one thread does this at a time.
 pub(crate) fn insert(mut piece: Piece) {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let mut places = all.pieces.iter_mut().zip(&PLACES);
     let is_free = |place: &Place| place.bytes.load(Ordering::Relaxed) == 0;
     let found = places.find(|(piece, place)| piece.region == 0 && is_free(place));
@@ -249,7 +259,7 @@ pub(crate) fn insert(mut piece: Piece) {
 
 /// Ends a region in which nothing is in use: `gone` is called with each piece, and has to forget its place. False, and nothing is done, if something is in use. Nobody else uses the region meanwhile.
 pub(crate) fn end(region: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let is_there = ![0, ENDING].contains(&all.region(region).serial);
     if !is_there
         || all.region(region).heaps > 0
@@ -270,13 +280,13 @@ pub(crate) fn end(region: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
             unsafe { release(start, bytes, calls.argument()) };
         }
     }
-    REGIONS.lock().region(region).serial = 0;
+    regions().region(region).serial = 0;
     true
 }
 
 /// Takes a piece from a region; its place says still where it is.
 fn take_piece(region: usize) -> Option<Piece> {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let piece = all.pieces(region).next()?;
     let number = core::mem::take(&mut piece.region);
     // First: a child that is forked in between finds none.
@@ -301,7 +311,7 @@ pub(crate) fn forget_place(start: *mut u8) {
 
 /// A heap ends that has allocated from it.
 pub(crate) fn heap_ends(region: usize) {
-    REGIONS.lock().region(region).heaps -= 1;
+    regions().region(region).heaps -= 1;
 }
 
 /// There are not more places.
@@ -310,7 +320,7 @@ pub(crate) const PLACES_MOST: usize = REGION_PIECES;
 /// Takes a run of slices that begins at a multiple of `align` slices; None if there is none, or if the program cannot make it
 /// usable.
 pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8> {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let calls = all.region(region).calls;
     let found = all.pieces(region).find_map(|piece| {
         let at = piece.find(slices, align).filter(|_| piece.free >= slices)?;
@@ -326,7 +336,7 @@ pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8
 
 /// Takes the run at `at` if it is free; false if not.
 pub(crate) fn take_exactly(at: *mut u8, slices: usize) -> bool {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     // What begins a piece has another one's memory before it, if any: no block reaches from one into the next.
     let Some((piece, first)) = all.piece_of(at).filter(|&(_, first)| first > 0) else {
         return false;
@@ -349,7 +359,7 @@ fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
     }
     let page_slices = (os::page_size() / SLICE_SIZE).max(1);
     loop {
-        let mut all = REGIONS.lock();
+        let mut all = regions();
         let Some((piece, first)) = all.piece_of(at) else { return true };
         let end = first + slices;
         // Pages that are ready may hold what others have: only what lies between them.
@@ -368,7 +378,7 @@ fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
         let is_refused = calls.commit.is_some_and(|commit| unsafe {
             commit(start, count * SLICE_SIZE, calls.argument()) != 0
         });
-        let mut all = REGIONS.lock();
+        let mut all = regions();
         let Some((piece, first)) = all.piece_of(at) else { return true };
         if is_refused {
             piece.put(first, slices);
@@ -382,21 +392,21 @@ fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
 
 /// Gives a run back.
 pub(crate) fn release(at: *mut u8, slices: usize) {
-    if let Some((piece, first)) = REGIONS.lock().piece_of(at) {
+    if let Some((piece, first)) = regions().piece_of(at) {
         piece.put(first, slices);
     }
 }
 
 /// Marks the first slice of a large block, or takes the mark away.
 pub(crate) fn mark_head(at: *mut u8, to: Bit) {
-    if let Some((piece, slice)) = REGIONS.lock().piece_of(at) {
+    if let Some((piece, slice)) = regions().piece_of(at) {
         piece.set(Bits::Heads, slice, 1, to);
     }
 }
 
 /// The first slice of the nearest large block that begins at or below `p`.
 pub(crate) fn head_below(p: *const u8) -> Option<*mut u8> {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     let (piece, slice) = all.piece_of(p)?;
     let head = (0..=slice / 64).rev().find_map(|nth| {
         let below = if nth == slice / 64 { !0 >> (63 - slice % 64) } else { !0 };
@@ -414,7 +424,7 @@ pub(crate) fn bytes_for(slices: usize) -> usize {
 
 /// Slices of a region: in use, and all.
 pub(crate) fn counts(region: usize) -> (usize, usize) {
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     all.pieces(region).fold((0, 0), |(used, slices), piece| {
         (used + piece.slices - piece.free, slices + piece.slices)
     })
@@ -422,11 +432,11 @@ pub(crate) fn counts(region: usize) -> (usize, usize) {
 
 /// Has the program take the memory of all free slices: how many bytes it has.
 pub(crate) fn purge(region: usize) -> usize {
-    let calls = REGIONS.lock().region(region).calls;
+    let calls = regions().region(region).calls;
     let Some(decommit) = calls.decommit else { return 0 };
     let (mut bytes, mut from) = (0, [0; REGION_PIECES]);
     loop {
-        let mut all = REGIONS.lock();
+        let mut all = regions();
         let next = all.pieces.iter_mut().zip(&mut from).find_map(|(piece, from)| {
             let (at, slices) =
                 (piece.region == region + 1).then(|| piece.free_and_ready(*from))??;
@@ -439,7 +449,7 @@ pub(crate) fn purge(region: usize) -> usize {
         let Some((at, slices)) = next else { return bytes };
         // SAFETY: the program's, for memory that it has supplied, and that is in no use.
         let is_done = unsafe { decommit(at, slices * SLICE_SIZE, calls.argument()) } == 0;
-        if let Some((piece, first)) = REGIONS.lock().piece_of(at) {
+        if let Some((piece, first)) = regions().piece_of(at) {
             let to = if is_done { Bit::Zero } else { Bit::One };
             piece.set(Bits::Ready, first, slices, to);
             piece.put(first, slices);
@@ -455,14 +465,14 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
 ) -> bool {
     MAKING.settle_in_child();
     let is_torn = REGIONS.settle_in_child();
-    // SAFETY: there is one thread.
-    for region in unsafe { &mut (*REGIONS.alone()).regions } {
-        region.grower = if region.grower == os::thread_token() { region.grower } else { 0 };
+    if GROWERS.swap(0, Ordering::Relaxed) > 0 {
+        // SAFETY: there is one thread. If it is asking, it does not say so any more, and that may be so.
+        unsafe { (*REGIONS.alone()).regions.iter_mut().for_each(|region| region.grower = 0) };
     }
     if !is_torn {
         return false;
     }
-    let mut all = REGIONS.lock();
+    let mut all = regions();
     for piece in all.pieces.iter_mut().filter(|piece| piece.region > 0) {
         piece.clear();
     }
@@ -478,5 +488,5 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
 
 /// The pieces' invariants.
 pub(crate) fn check() {
-    REGIONS.lock().pieces.iter().filter(|piece| piece.region > 0).for_each(Piece::check);
+    regions().pieces.iter().filter(|piece| piece.region > 0).for_each(Piece::check);
 }

@@ -131,7 +131,9 @@ pub(crate) fn settle_in_child() {
     let is_torn = FREE.settle_in_child();
     // SAFETY: there is one thread; what it may have been doing here goes on from where it likes.
     let all = unsafe { &mut *FREE.alone() };
-    all.iter_mut().for_each(|free| free.has_one = false);
+    // A child touches no page of them if there is nothing to change.
+    let used = all.iter_mut().take(in_hardened(0, PARTITIONS)).filter(|free| free.has_one);
+    used.for_each(|free| free.has_one = false);
     if is_torn {
         *all = NONE;
         for heap in super::all() {
