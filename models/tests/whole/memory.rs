@@ -7,7 +7,7 @@
 //! is unsafe asks for what it asks for in production, and looks whether it gets it.
 
 use super::threads::{self, point};
-use crate::os::{HUGE_PAGE, Moves, lock};
+use crate::os::{HUGE_PAGE, Moves, Overcommit, lock};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::{LazyLock, Mutex, OnceLock};
@@ -177,7 +177,7 @@ impl Memory {
     }
 }
 
-pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
+pub(crate) fn reserve(hint: *mut u8, size: usize, _: Overcommit) -> *mut u8 {
     call(null_mut(), |memory| {
         if size > WINDOW {
             return null_mut();

@@ -10,7 +10,7 @@ use super::{Allocated, COLOUR_STEP, Owned, Size, Sizes, Use, forget, next_colour
 use crate::base::{CANARY_BYTES, Ordering, point};
 use crate::large::budget::Budget;
 use crate::large::tuning::MOVE_MIN;
-use crate::os::{self, Guard, Lock, Moves};
+use crate::os::{self, Guard, Lock, Moves, Overcommit};
 use crate::slices::{arena, limit};
 use crate::store::{Behind, Canary};
 use core::ptr::{null, null_mut};
@@ -124,7 +124,7 @@ fn map_aligned(bytes: usize, align: usize) -> *mut u8 {
         return os::map(bytes);
     }
     // Reserved first: only the aligned part is ever charged for.
-    let address = os::reserve_aligned(bytes, align);
+    let address = os::reserve_aligned(bytes, align, Overcommit::Checked);
     if address.is_null() || os::commit(address, bytes) {
         return address;
     }

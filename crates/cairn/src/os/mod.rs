@@ -34,6 +34,15 @@ pub(crate) enum Moves {
     Nowhere,
 }
 
+/// Whether the system, where it may choose, has a reservation commit more than there is memory for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overcommit {
+    /// Always.
+    Granted,
+    /// As it would map so much.
+    Checked,
+}
+
 /// Rounds up to a multiple of `to`, a power of two.
 #[inline(always)]
 pub(crate) const fn round_up(n: usize, to: usize) -> usize {
@@ -42,8 +51,8 @@ pub(crate) const fn round_up(n: usize, to: usize) -> usize {
 
 /// Reserves `size` bytes at a multiple of `align`, a power of two of at least a page; null on
 /// failure. The sum of both does not overflow: requests above `isize::MAX` fail long before.
-pub(crate) fn reserve_aligned(size: usize, align: usize) -> *mut u8 {
-    let whole = reserve(core::ptr::null_mut(), size + align);
+pub(crate) fn reserve_aligned(size: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
+    let whole = reserve(core::ptr::null_mut(), size + align, overcommit);
     if whole.is_null() {
         return whole;
     }

@@ -1,6 +1,6 @@
 //! Blocks with a mapping of their own.
 
-use super::alone::{Random, alone};
+use super::alone::{Random, alone, shares_its_address_space};
 use super::filling;
 use super::large::{KIB, MIB, free, is_mapped, mapped, resize, roomy, usable};
 use crate::base::CANARY_BYTES;
@@ -121,5 +121,41 @@ fn every_mapping_is_found_from_inside() {
         assert_eq!(base(core::ptr::without_provenance(usize::MAX)), None);
         held.into_iter().for_each(free);
         assert_eq!(mapped(), (0, 0));
+    });
+}
+
+/// What the system has no memory for it refuses at once, however the block would come to its mapping.
+#[test]
+fn the_system_checks_every_mapping() {
+    alone(|| {
+        let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+        if shares_its_address_space() || mode.is_ok_and(|mode| mode.trim() != "0") {
+            return;
+        }
+        let is_refused = |&size: &usize| {
+            let p = os::map(size);
+            // SAFETY: mapped just now, if at all.
+            p.is_null() || !unsafe { os::release(p, size) }
+        };
+        let much = (30..).map(|shift| 1 << shift).find(is_refused).expect("an end");
+        assert!(allocate(much).is_null());
+        for align in [64 * KIB, 4 * MIB] {
+            assert!(allocate_aligned(much, align).is_null());
+        }
+        let run = allocate(MIB);
+        let neighbour = allocate(MIB);
+        // SAFETY: live blocks.
+        unsafe {
+            run.write_bytes(0xa5, MIB);
+            assert!(reallocate(run, much).is_null());
+            assert!((0..MIB).all(|at| run.add(at).read() == 0xa5));
+            let grown = reallocate(run, 20 * MIB);
+            assert!(!address_map::contains(grown));
+            assert!(reallocate(grown, much).is_null());
+            assert!((0..MIB).all(|at| grown.add(at).read() == 0xa5));
+            free(grown);
+        }
+        free(neighbour);
+        check();
     });
 }

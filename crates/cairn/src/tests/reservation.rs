@@ -4,6 +4,7 @@
 use super::alone::{alone, shares_its_address_space};
 use crate::base::{Ordering, PARTITIONS, SLICE_SIZE, in_hardened};
 use crate::map::{CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES, address_map};
+use crate::os::Overcommit;
 use crate::slices::reservation;
 use crate::thread::pool;
 use crate::{HeapId, allocate, base, check, deallocate, os, purge, thread};
@@ -331,14 +332,14 @@ fn leave_a_hole(hole: usize) {
     let mut made: usize = 0;
     for shift in (28..47).rev() {
         loop {
-            let at = os::reserve(core::ptr::null_mut(), 1 << shift);
+            let at = os::reserve(core::ptr::null_mut(), 1 << shift, Overcommit::Granted);
             if at.is_null() {
                 break;
             }
             if made == 0 && 1 << shift > hole {
                 // SAFETY: reserved just now. The rest may be reserved again.
                 unsafe { os::release(at, 1 << shift) };
-                let at = os::reserve(core::ptr::null_mut(), hole);
+                let at = os::reserve(core::ptr::null_mut(), hole, Overcommit::Granted);
                 assert!(!at.is_null());
                 made = at.addr();
             }

@@ -27,7 +27,7 @@ pub(crate) use perf_map::perf_map;
 pub use threads::*;
 pub(crate) use unwind::{UnwindTable, find_unwind_tables, unwind_table};
 
-use super::{Moves, fault};
+use super::{Moves, Overcommit, fault};
 use crate::base::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::os::tuning::{FILLED_PROBES, HUGE_PAGE_PAUSE_MAX_NS, HUGE_PAGE_SLOW_NS, PROTECTED_MAX};
 use core::ffi::{CStr, c_int, c_long};
@@ -90,8 +90,10 @@ fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
 }
 
 /// Reserves address space without memory behind it; null on failure.
-pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
-    map_with(hint, size, libc::PROT_NONE, libc::MAP_NORESERVE)
+pub(crate) fn reserve(hint: *mut u8, size: usize, overcommit: Overcommit) -> *mut u8 {
+    // Without the flag, what becomes writable is charged for, and checked: nothing is yet.
+    let granted = overcommit == Overcommit::Granted;
+    map_with(hint, size, libc::PROT_NONE, if granted { libc::MAP_NORESERVE } else { 0 })
 }
 
 /// Maps fresh zeroed memory; null on failure.

@@ -13,7 +13,7 @@ pub(crate) use report::misused;
 
 use crate::base::random::mixed;
 use crate::base::{AtomicPtr, AtomicU64, AtomicUsize, BLOCK_MAX, MIN_ALIGN, Ordering};
-use crate::os;
+use crate::os::{self, Overcommit};
 use crate::samples::asked::Asked;
 use crate::samples::sampling::{self, Draw};
 use crate::samples::tuning::{
@@ -107,7 +107,7 @@ fn make_pool() -> bool {
     if known.is_null() {
         return false;
     }
-    let pool = os::reserve(null_mut(), pool_bytes());
+    let pool = os::reserve(null_mut(), pool_bytes(), Overcommit::Granted);
     let is_first = !pool.is_null()
         && KNOWN
             .compare_exchange(null_mut(), known.cast(), Ordering::Relaxed, Ordering::Relaxed)

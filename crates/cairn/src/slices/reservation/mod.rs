@@ -14,7 +14,7 @@ use crate::base::{AtomicBool, AtomicUsize, Ordering, SLICE_SHIFT, in_hardened, i
 use crate::map::{
     DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables, address_map, set_key,
 };
-use crate::os;
+use crate::os::{self, Overcommit};
 use crate::slices::tuning::{LADDER, LOCKED_TIMES, PLACE_DRAWS};
 use crate::store::{Behind, Canary, Known, Live};
 
@@ -59,13 +59,13 @@ fn reserve_at_random(size: usize) -> *mut u8 {
     // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
     let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
     let place = low + random(0, room / PLACE) * PLACE;
-    let p = os::reserve(core::ptr::without_provenance_mut(place), whole);
+    let p = os::reserve(core::ptr::without_provenance_mut(place), whole, Overcommit::Granted);
     if p.is_null() || p.addr().is_multiple_of(PLACE) {
         return p;
     }
     // SAFETY: reserved just now.
     unsafe { os::release(p, whole) };
-    os::reserve_aligned(whole, PLACE)
+    os::reserve_aligned(whole, PLACE, Overcommit::Granted)
 }
 
 pub(crate) fn layout_of(size: usize) -> Layout {
@@ -137,7 +137,11 @@ fn init_within(limit: usize) -> bool {
     for attempt in 0..8 {
         let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
         let place = place_of(front, size);
-        let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
+        let got = os::reserve(
+            core::ptr::without_provenance_mut(front + place),
+            bytes,
+            Overcommit::Granted,
+        );
         if got.addr() == front + place {
             return install(got.wrapping_sub(place), size, Reserved::Metadata);
         }

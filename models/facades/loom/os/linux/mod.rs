@@ -54,7 +54,7 @@ pub(crate) fn start() {
     assert_eq!(unsafe { libc::madvise(MEMORY.get().cast(), bytes, libc::MADV_DONTNEED) }, 0);
 }
 
-pub(crate) fn reserve(_: *mut u8, size: usize) -> *mut u8 {
+pub(crate) fn reserve(_: *mut u8, size: usize, _: super::Overcommit) -> *mut u8 {
     if size == WINDOW { MEMORY.get() } else { null_mut() }
 }
 
