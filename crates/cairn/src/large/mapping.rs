@@ -86,8 +86,9 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
         return Allocated::NONE;
     }
     let mut address = map_aligned(bytes, align);
-    if address.is_null() {
-        // What is dirty may be in the way. Meanwhile this is no growth.
+    // What is dirty may be in the way, unless less counts than this one, which counts, too.
+    if address.is_null() && bytes <= arena::counted() / 2 {
+        // Meanwhile this is no growth.
         limit::take_mapped(bytes);
         arena::purge_all();
         if !arena::reserve_mapped(bytes) {
@@ -281,7 +282,7 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     match resize(p, size, align) {
-        Err(No::Room) if limit::hard() > 0 && arena::purge_all() > 0 => resize(p, size, align),
+        Err(No::Room) if size <= limit::hard() && arena::purge_all() > 0 => resize(p, size, align),
         resized => resized,
     }
     .ok()

@@ -6,7 +6,10 @@ use super::large::{MIB, free, mapped, resize};
 use crate::base::SLICE_SIZE;
 use crate::map::address_map;
 use crate::slices::{Memory, PURGE_DELAY_MS, arena};
-use crate::{Stats, allocate, check, keep_memory, map_nothing_apart, os, purge, thread};
+use crate::{
+    Stats, allocate, allocate_aligned, check, keep_memory, map_nothing_apart, os, purge,
+    set_memory_limits, thread,
+};
 use std::time::Duration;
 use std::vec::Vec;
 
@@ -124,5 +127,42 @@ fn metadata_is_there_before_it_is_used() {
         let bytes = (pages - 1) * os::page_size();
         let first = slots.map_addr(|at| at & !(os::page_size() - 1));
         assert_eq!(os::resident(first, bytes), bytes);
+    });
+}
+
+/// A size that no free memory makes up for has none given back, whoever refuses it.
+#[test]
+fn an_absurd_size_gives_nothing_back() {
+    alone(|| {
+        let settings: [fn(); 3] = [
+            || keep_memory(true),
+            || {
+                keep_memory(false);
+                // No time passes meanwhile.
+                arena::set_purge_delay_ms(1 << 30);
+            },
+            || assert!(set_memory_limits(usize::MAX, 1 << 30)),
+        ];
+        for set in settings {
+            set();
+            let held: Vec<*mut u8> = (0..8).map(|_| allocate(MIB)).collect();
+            for block in held {
+                // SAFETY: a live block.
+                unsafe { block.write_bytes(1, MIB) };
+                free(block);
+            }
+            let counts = || {
+                let counts = arena::counts();
+                (counts.dirty, counts.purged)
+            };
+            let before = counts();
+            assert!(before.0 > MIB / SLICE_SIZE, "{before:?}");
+            for size in [1 << 62, 1 << 50] {
+                assert!(allocate(size).is_null());
+                assert!(allocate_aligned(size, MIB).is_null());
+                assert_eq!(counts(), before);
+            }
+        }
+        check();
     });
 }

@@ -23,15 +23,16 @@ pub(crate) fn retry<T>(size: usize, mut attempt: impl FnMut() -> Option<T>) -> O
 }
 
 /// Gives back all that the thread reaches, if there may be enough of it. Where the system refuses, what the thread keeps of a
-/// large block: no more, for what is wanted may be absurd.
+/// large block.
 #[inline(never)]
 fn gives_back(size: usize) -> bool {
     if limit::hard() == 0 {
         // SAFETY: the calling thread's own.
         let kept = own().map(|heap| unsafe { &(*heap).large_cache });
         let is_any = kept.is_some_and(|kept| large::cached_run(kept).is_some());
-        kept.into_iter().for_each(large::drop_cached);
-        return is_any;
+        let is_of_use = is_any && size <= arena::counted();
+        kept.filter(|_| is_of_use).into_iter().for_each(large::drop_cached);
+        return is_of_use;
     }
     let is_of_use = size <= limit::hard();
     if is_of_use {

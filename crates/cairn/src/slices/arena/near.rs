@@ -127,7 +127,7 @@ pub(super) fn take_at(
 #[inline(never)]
 pub(crate) fn reserve_mapped(bytes: usize) -> bool {
     while !try_reserve_mapped(bytes) {
-        if give_back(ARENA.lock()).is_none() {
+        if bytes > limit::hard() || give_back(ARENA.lock()).is_none() {
             return false;
         }
     }
