@@ -5,6 +5,7 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
+use crate::api::lookup::large_usable;
 use crate::api::tuning::TURN_LOOKS;
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
 use crate::heap::Heap;
@@ -12,7 +13,7 @@ use crate::thread::pool::{
     self,
     partitions::{put, take},
 };
-use crate::{closed, thread};
+use crate::{closed, large, thread};
 use core::ptr::null_mut;
 
 /// How many partitions there are.
@@ -125,8 +126,10 @@ pub unsafe fn reallocate_in(partition: usize, p: *mut u8, size: usize, align: us
     if p.is_null() {
         return allocate_in(partition, size, align);
     }
-    // What may stay does, and between large blocks pages move. Bad pointers and sizes go there, too.
-    let stays = super::may_stay(p, size, 1);
+    // What may stay does, and between large blocks pages move. Bad pointers and sizes go there, too. A small block of no
+    // span would be copied there, to no partition.
+    let apart = || large_usable(p).is_some() && large::nursery_usable(p).is_none();
+    let stays = super::may_stay(p, size, 1) && (size > MEDIUM_MAX || !apart());
     // SAFETY: `p` is a live block's start.
     let is_large = size > MEDIUM_MAX
         && unsafe { size > isize::MAX as usize || super::usable_size(p) > MEDIUM_MAX };

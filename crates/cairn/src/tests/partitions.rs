@@ -7,7 +7,8 @@ use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
 use crate::thread::pool::{self, partitions::FREE};
 use crate::{
-    PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate, set_address_space,
+    PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate, reallocate_in,
+    set_address_space,
 };
 use std::any::Any;
 use std::boxed::Box;
@@ -118,6 +119,34 @@ fn blocks_of_partitions_are_blocks_like_others() {
             free(block);
         }
         assert!(allocate_in(1, usize::MAX - 100, 16).is_null());
+    });
+}
+
+/// A small block that no span serves comes back to its partition when it is resized.
+#[test]
+fn a_block_of_no_span_moves_to_its_partition() {
+    alone(|| {
+        let first = in_partition(1, 200, 300);
+        let of_partition = slices(&first);
+        first.into_iter().for_each(free);
+        purge();
+        for size in [200, 1000] {
+            let apart = allocate_in(1, 1000, 32 << 10);
+            // SAFETY: live blocks, of at least so many bytes.
+            unsafe {
+                apart.write_bytes(7, 1000);
+                assert!(reallocate_in(1, apart, isize::MAX as usize + 1, 16).is_null());
+                let block = reallocate_in(1, apart, size, 16);
+                assert!(of_partition.contains(&(block.addr() >> 14)), "{size}");
+                assert!((0..size).all(|at| block.add(at).read() == 7));
+                free(block);
+            }
+        }
+        let large = allocate(1 << 20);
+        // SAFETY: no block starts there, and the process ends.
+        let said = last_words(|| _ = unsafe { reallocate_in(1, large.add(64), 200, 16) });
+        assert!(said.contains("realloc"), "{said}");
+        check();
     });
 }
 
