@@ -33,7 +33,7 @@ fn mimallocs_heaps_are_there() {
 
 #[test]
 fn mimallocs_containers_and_operators_are_there() {
-    compat_pass("compat_mimalloc.cpp", &["containers", "operators"]);
+    compat_pass("compat_mimalloc.cpp", &["containers", "moves", "operators"]);
 }
 
 #[test]

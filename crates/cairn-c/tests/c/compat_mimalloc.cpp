@@ -4,6 +4,7 @@
 
 #include "check.h"
 
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,6 +42,47 @@ static void containers()
     CHECK(mi_heap_of(own.data()) != mi_heap_main() && own.get_allocator() != others.get_allocator(), "its own heap");
     std::vector<int, mi_heap_destroy_stl_allocator<int>> goes(1000, 3);
     CHECK(goes[999] == 3, "%d", goes[999]);
+}
+
+/* Moving a container, or from it, leaves it its allocator. */
+template <class Container>
+static void move_from(const Container &filled)
+{
+    Container first(filled), target(filled.get_allocator());
+    Container *made = new Container(std::move(first));
+    CHECK(first.get_allocator() == made->get_allocator() && *made == filled, "moved at the making");
+    first.push_back(1);
+    target = std::move(*made);
+    CHECK(made->get_allocator() == target.get_allocator() && target == filled, "moved later");
+    delete made;
+    target.push_back(2);
+    CHECK(target.size() == filled.size() + 1 && first.back() == 1, "%zu", target.size());
+
+    Container *moved = new Container(std::move(target));
+    delete moved;
+    target.push_back(3);
+    CHECK(target.back() == 3, "outlives what it was moved to");
+}
+
+template <template <class> class Allocator>
+static void move_all(mi_heap_t *heap)
+{
+    typedef std::vector<int, Allocator<int>> numbers;
+    typedef std::basic_string<char, std::char_traits<char>, Allocator<char>> text;
+    typedef std::deque<int, Allocator<int>> queue;
+    move_from(heap ? numbers(1000, 5, Allocator<int>(heap)) : numbers(1000, 5));
+    move_from(heap ? text(1000, 'a', Allocator<char>(heap)) : text(1000, 'a', Allocator<char>()));
+    move_from(heap ? queue(1000, 5, Allocator<int>(heap)) : queue(1000, 5));
+}
+
+static void moves()
+{
+    mi_heap_t *heap = mi_heap_new();
+    for (mi_heap_t *given : {heap, static_cast<mi_heap_t *>(nullptr)}) {
+        move_all<mi_heap_stl_allocator>(given);
+        move_all<mi_heap_destroy_stl_allocator>(given);
+    }
+    mi_heap_destroy(heap);
 }
 
 static int asked;
@@ -84,5 +126,5 @@ static void operators()
     mi_heap_destroy(heap);
 }
 
-static const struct test_case cases[] = {{"containers", containers}, {"operators", operators}};
+static const struct test_case cases[] = {{"containers", containers}, {"moves", moves}, {"operators", operators}};
 MAIN(cases)

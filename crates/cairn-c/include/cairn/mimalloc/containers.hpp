@@ -42,13 +42,18 @@ struct allocator_types {
     }
 };
 
-/* Containers share the heap, which ends with the last, unless it was given to them. */
+/*
+ * Containers share the heap, which ends with the last, unless it was given to them. What is moved from keeps its heap:
+ * with copies declared, there are no moves.
+ */
 template <class T, bool Destroys>
 struct heap_allocator : allocator_types<T> {
     using is_always_equal = std::false_type;
 
     heap_allocator() : heap(made(), Destroys ? mi_heap_destroy : mi_heap_delete) {}
     heap_allocator(mi_heap_t *given) : heap(given, [](mi_heap_t *) {}) {}
+    heap_allocator(const heap_allocator &other) noexcept = default;
+    heap_allocator &operator=(const heap_allocator &other) noexcept = default;
     template <class U>
     heap_allocator(const heap_allocator<U, Destroys> &other) noexcept : heap(other.heap) {}
 
