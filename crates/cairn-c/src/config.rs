@@ -17,9 +17,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[unsafe(link_section = ".init_array.00001")]
 static START: extern "C" fn() = start;
 
-/// Runs after the program's exit handlers.
+/// Runs after the program's exit handlers; inside a program, after its destructors too: the first in the array is the
+/// last to run.
 #[used]
-#[unsafe(link_section = ".fini_array")]
+#[unsafe(link_section = ".fini_array.00001")]
 static END: extern "C" fn() = end;
 
 /// How the configuration names the build.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    EVERYWHERE, Outcome, Program, is_root, limit, run, scratch_dir, skip_for_stand_in, skipped,
+    EVERYWHERE, Loading, Outcome, Program, is_root, limit, run, scratch_dir, skip_for_stand_in, skipped,
 };
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,15 +16,23 @@ const HEAD: &str = "cairn: the memory of ";
 
 /// A command for a case, in each loading; none for a stand-in.
 fn commands(case: &str, settings: &[(&str, &str)]) -> Vec<(String, Command)> {
+    commands_in(&EVERYWHERE, case, settings)
+}
+
+fn commands_in(
+    loadings: &[Loading],
+    case: &str,
+    settings: &[(&str, &str)],
+) -> Vec<(String, Command)> {
     if skip_for_stand_in() {
         return Vec::new();
     }
-    let command = |loading| {
+    let command = |&loading| {
         let mut command = Program::build("account.c", loading)?.command(&[case]);
         command.envs(settings.iter().copied());
         Some((format!("{case} with {settings:?}, {loading:?}"), command))
     };
-    EVERYWHERE.into_iter().filter_map(command).collect()
+    loadings.iter().filter_map(command).collect()
 }
 
 fn outcomes(case: &str, settings: &[(&str, &str)]) -> Vec<(String, Outcome)> {
@@ -84,6 +92,18 @@ fn it_names_the_program_and_begins_with_what_matters() {
             "{what}: the page that explains it"
         );
         assert!(outcome.stdout.is_empty(), "{what}");
+    }
+}
+
+/// It comes after all destructors of the program's.
+#[test]
+fn it_does_not_hold_what_destructors_free() {
+    let loadings = [&EVERYWHERE[..], &[Loading::Archive]].concat();
+    for (what, command) in commands_in(&loadings, "hold_until_the_end", &[STATS]) {
+        let outcome = run(command);
+        outcome.assert_success(&what);
+        let held = after(&outcome.stderr, "the program holds");
+        assert!(bytes(held) < 16.0 * 1048576.0, "{what}: {held}");
     }
 }
 

@@ -30,6 +30,25 @@ static void hold_untouched(void)
     kept[0] = malloc(64 * MIB);
 }
 
+/* 32 MiB each, which are freed behind `main`. */
+static void *of_first, *of_last;
+
+static void hold_until_the_end(void)
+{
+    of_first = memset(malloc(32 * MIB), 1, 32 * MIB);
+    of_last = memset(malloc(32 * MIB), 1, 32 * MIB);
+}
+
+__attribute__((destructor)) static void free_first(void)
+{
+    free(of_first);
+}
+
+__attribute__((destructor(101))) static void free_last(void)
+{
+    free(of_last);
+}
+
 /* 128 MiB in small blocks, of which one in ten survives. */
 static void leave_holes(void)
 {
@@ -218,6 +237,7 @@ static void main_thread_leaves_and_it_comes(void)
 static const struct test_case cases[] = {
     {"hold", hold},
     {"hold_much", hold_much},
+    {"hold_until_the_end", hold_until_the_end},
     {"hold_untouched", hold_untouched},
     {"leave_holes", leave_holes},
     {"becomes_another", becomes_another},

@@ -37,12 +37,21 @@ pub(crate) enum Loading {
     Preloaded,
     /// Linked with the shared library.
     Linked,
+    /// With the archive, and the C library shared.
+    Archive,
     /// `cc -static` with the archive.
     Static,
     /// `cc -static-pie` with the archive.
     StaticPie,
     /// Not at all: the C library's own allocator, to compare with.
     Absent,
+}
+
+impl Loading {
+    /// Whether cairn is inside the program.
+    fn has_archive(self) -> bool {
+        matches!(self, Loading::Archive | Loading::Static | Loading::StaticPie)
+    }
 }
 
 /// The three that users meet most.
@@ -203,8 +212,7 @@ impl Program {
         type Built = Arc<OnceLock<PathBuf>>;
         static BUILT: Mutex<Option<HashMap<(String, Loading), Built>>> = Mutex::new(None);
 
-        let needs_archive = matches!(loading, Loading::Static | Loading::StaticPie);
-        if needs_archive && library().archive.is_none() {
+        if loading.has_archive() && library().archive.is_none() {
             skipped("the stand-in has no archive");
             return None;
         }
@@ -268,9 +276,7 @@ fn compile(source: &str, loading: Loading) -> PathBuf {
     compiler.arg("-ftree-vectorize");
     compiler.arg("-I").arg(include_dir()).arg("-I").arg(include_dir().join("cairn/compat"));
     compiler.arg("-o").arg(&unfinished).arg(source_path(source));
-    let cairn_is_linked = !library.is_stand_in
-        && matches!(loading, Loading::Linked | Loading::Static | Loading::StaticPie);
-    if cairn_is_linked {
+    if !library.is_stand_in && (loading == Loading::Linked || loading.has_archive()) {
         compiler.arg("-DCAIRN_IS_LINKED");
     }
     match loading {
@@ -283,6 +289,9 @@ fn compile(source: &str, loading: Loading) -> PathBuf {
             // Of the old kind, which comes before LD_LIBRARY_PATH: cargo sets that one, and a debug
             // build of the library lies there.
             compiler.arg("-Wl,--disable-new-dtags");
+        }
+        Loading::Archive => {
+            compiler.args(&library.archive);
         }
         Loading::Static => {
             compiler.arg("-static").args(&library.archive);
