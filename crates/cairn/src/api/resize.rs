@@ -294,7 +294,7 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         // SAFETY: the caller's. What has not been given back is the program's still.
         unsafe { Size::ask(p, had.max(size).min(usable)) };
     }
-    count_resized(Some(p), before);
+    count_resized(fits.then_some(p), before);
     fits
 }
 

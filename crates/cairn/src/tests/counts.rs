@@ -3,6 +3,7 @@
 use super::alone::alone;
 use super::heaps::Other;
 use super::large::{KIB, MIB, usable};
+use crate::base::SLICE_SIZE;
 use crate::{
     Heap, Stats, ThreadCounts, allocate, allocate_aligned, allocate_batch, allocate_zeroed, check,
     count, deallocate, deallocate_batch, purge, reallocate, thread_counts, thread_idle, try_expand,
@@ -119,6 +120,25 @@ fn batches_and_growing_count() {
         unsafe { deallocate(block) };
         let counts = thread_counts();
         assert_eq!(counts.allocated, counts.freed);
+    });
+}
+
+#[test]
+fn a_block_that_cannot_grow_does_not_count() {
+    alone(|| {
+        let block = allocate(MIB);
+        let behind = allocate(MIB);
+        let between = (behind as usize).wrapping_sub(block as usize + usable(block));
+        assert!(between < SLICE_SIZE);
+        count(true);
+        // SAFETY: live blocks.
+        unsafe {
+            assert!(!try_expand(block, 8 * MIB));
+            assert_eq!(thread_counts(), ThreadCounts::default());
+            count(false);
+            deallocate(block);
+            deallocate(behind);
+        }
     });
 }
 
