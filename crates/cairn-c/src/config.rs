@@ -6,7 +6,7 @@ use crate::environment::{
 };
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
-use crate::{at_signal, profile, stats};
+use crate::{at_signal, destination, profile, stats};
 use core::arch::global_asm;
 use core::fmt::{self, Display, Formatter, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -146,6 +146,7 @@ extern "C" fn start() {
     }
     if stats::is_wanted() || wishes.profile {
         report::note_stderr();
+        destination::note_copy();
     }
     if stats::is_wanted() && stats::file().is_empty() {
         report::keep_stderr();

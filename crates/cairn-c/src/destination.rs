@@ -1,12 +1,18 @@
 //! The file that a setting names: kept while the library is loaded, made when there is something to write.
 
+use crate::environment::name_beside_another;
 use crate::report::{Output, process};
 use crate::settings::PATH_BYTES_MAX;
 use core::cell::UnsafeCell;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Room for digits behind a path, and the zero.
-const SUFFIX: usize = 16;
+/// Room for a file's name and digits behind a path, and the zero.
+const SUFFIX: usize = 256 + 16;
+
+/// What this copy of cairn has behind its paths, as another serves the process's malloc; null: nothing.
+static COPY: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
 
 /// Its path; empty: none.
 pub(crate) struct Destination(UnsafeCell<[u8; PATH_BYTES_MAX]>);
@@ -19,6 +25,13 @@ unsafe impl Sync for Destination {}
 pub(crate) enum Rank {
     First,
     Below,
+}
+
+/// Looks whether this copy is the one that the process allocates from.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_copy() {
+    COPY.store(name_beside_another().cast_mut(), Ordering::Relaxed);
 }
 
 impl Destination {
@@ -50,8 +63,8 @@ impl Destination {
     }
 }
 
-/// The path with the process's number for each `%p`. Without one, processes below the first one
-/// have their numbers behind it: no file is written by two.
+/// The path with the process's number for each `%p`. Behind it are the name of a copy that is not the process's own
+/// and, without a number in the path, those of processes below the first one: no file is written by two.
 fn expand<'a>(pattern: &[u8], rank: Rank, room: &'a mut [u8]) -> Option<&'a CStr> {
     let mut digits = [0; 10];
     let digits = decimal(process(), &mut digits);
@@ -70,6 +83,12 @@ fn expand<'a>(pattern: &[u8], rank: Rank, room: &'a mut [u8]) -> Option<&'a CStr
         has_number = true;
     }
     add(rest)?;
+    let copy = COPY.load(Ordering::Relaxed);
+    if !copy.is_null() {
+        add(b".")?;
+        // SAFETY: a C string that stays.
+        add(unsafe { CStr::from_ptr(copy) }.to_bytes())?;
+    }
     if !has_number && rank == Rank::Below {
         add(b".")?;
         add(digits)?;

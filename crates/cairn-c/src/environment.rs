@@ -148,17 +148,33 @@ fn behind_last(byte: u8, path: &[u8]) -> &[u8] {
     path.get(from..).unwrap_or(&[])
 }
 
+/// The path by which the loader has the file that an address lies in.
+fn file_of(address: *const c_void) -> Option<&'static CStr> {
+    // SAFETY: zero is a value of the struct; the path stays as long as the file, and those that are asked for are not unloaded.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        let is_found = libc::dladdr(address, &mut info) != 0 && !info.dli_fname.is_null();
+        is_found.then(|| CStr::from_ptr(info.dli_fname))
+    }
+}
+
+/// The name of this copy's file, a C string, if another file serves the process's malloc; or null.
+pub(crate) fn name_beside_another() -> *const c_char {
+    // Not `malloc`: some programs have a second address for it, and some libraries a function around this copy's.
+    // SAFETY: a C string; the flag only looks at what is loaded. In a static program it finds nothing.
+    let served = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pvalloc".as_ptr()) };
+    match (file_of(served), file_of(leave_children_alone as *const c_void)) {
+        (Some(serving), Some(own)) if serving != own => {
+            behind_last(b'/', own.to_bytes()).as_ptr().cast()
+        }
+        _ => core::ptr::null(),
+    }
+}
+
 /// Takes this library out of `LD_PRELOAD`, so that children keep their own allocator.
 pub(crate) fn leave_children_alone() {
-    // SAFETY: zero is a value of the struct; the address is one of this library's.
-    let own = unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        let here = leave_children_alone as *const c_void;
-        if libc::dladdr(here, &mut info) == 0 || info.dli_fname.is_null() {
-            return;
-        }
-        CStr::from_ptr(info.dli_fname).to_bytes()
-    };
+    let Some(own) = file_of(leave_children_alone as *const c_void) else { return };
+    let own = own.to_bytes();
     for entry in variables() {
         // SAFETY: as in `cairn_variables`.
         let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();

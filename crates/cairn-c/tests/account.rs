@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    EVERYWHERE, Loading, Outcome, Program, is_root, limit, run, scratch_dir, skip_for_stand_in, skipped,
+    EVERYWHERE, Loading, Outcome, Program, is_root, limit, run, scratch_dir, skip_for_stand_in,
+    skipped,
 };
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -6,6 +6,7 @@ use common::{
     Build, Loading, Program, built_library, clean_environment, lacks, library, passes_in,
     scratch_dir, skip_for_stand_in, skipped, source_path,
 };
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -344,5 +345,54 @@ fn a_plugins_copy_does_not_obey_the_programs_variables() {
         let has_own = loading != Loading::Absent;
         assert_eq!(programs.contains("\nCAIRN_STATS=0\n"), has_own, "{loading:?}: {programs}");
         assert!(!programs.contains("APP_"), "{programs}");
+    }
+}
+
+/// Runs a program that is asked for an account and a profile; what the files have, by their names.
+fn written(mut command: Command, what: &str) -> BTreeMap<String, String> {
+    let folder = scratch_dir().join(format!("copies-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    command.env("CAIRN_STATS", "1").env("CAIRN_STATS_FILE", folder.join("f.json"));
+    command.env("CAIRN_PROFILE", folder.join("heap")).env("CAIRN_PROFILE_RATE", "64KiB");
+    common::run(command).assert_quiet_success(what);
+    let files = std::fs::read_dir(&folder).expect("the folder").map(|file| {
+        let file = file.expect("a file");
+        let text = std::fs::read_to_string(file.path()).expect("text");
+        (file.file_name().into_string().expect("plain"), text)
+    });
+    let files = files.collect();
+    std::fs::remove_dir_all(folder).expect("it is there");
+    files
+}
+
+/// The files that were asked for have what the program's own copy knows, the others the name of their copy.
+#[test]
+fn no_two_copies_write_the_same_file() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let has_sites = |profile: &str| profile.contains("\nsite ") && profile.ends_with("end\n");
+    let Some(program) = Program::build("account.c", Loading::Archive) else { return };
+    let mut command = program.command(&["hold_much"]);
+    command.env("LD_PRELOAD", &library().shared);
+    let files = written(command, "hold_much with two copies");
+    let preloaded = library().shared.file_name().expect("a file").display();
+    let others = ["f.json", "heap"].map(|name| format!("{name}.{preloaded}"));
+    assert!(files.keys().eq(["f.json", &others[0], "heap", &others[1]]), "{:?}", files.keys());
+    let account: serde_json::Value = serde_json::from_str(&files["f.json"]).expect("JSON");
+    assert!(account["allocated"].as_u64() >= Some(64 << 20), "{account}");
+    assert!(has_sites(&files["heap"]) && !has_sites(&files[&others[1]]), "{files:?}");
+
+    let own = ["-Wl,--exclude-libs,ALL"];
+    let plugin = plugin("plugin-that-writes.so", &[&archive(Build::Default)], &own);
+    for loading in [Loading::Preloaded, Loading::Archive] {
+        let Some(program) = Program::build("copies.c", loading) else { return };
+        let arguments = ["side_by_side".to_owned(), format!("+{}", plugin.display())];
+        let files = written(program.command(&arguments), "side_by_side, profiled");
+        let names =
+            ["f.json", "f.json.plugin-that-writes.so", "heap", "heap.plugin-that-writes.so"];
+        // Its children write profiles, too.
+        assert!(names.iter().all(|&name| files.contains_key(name)), "{:?}", files.keys());
+        assert!(has_sites(&files[names[2]]) && has_sites(&files[names[3]]), "{files:?}");
     }
 }
