@@ -158,8 +158,12 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
     }
 }
 
-/// The name of this copy's file, a C string, if another file serves the process's malloc; or null.
+/// The name of this copy's file, a C string, if another file serves the process's malloc, and both may have been asked for the
+/// same file; or null.
 pub(crate) fn name_beside_another() -> *const c_char {
+    if prefix() != b"CAIRN_" {
+        return core::ptr::null();
+    }
     // Not `malloc`: some programs have a second address for it, and some libraries a function around this copy's.
     // SAFETY: a C string; the flag only looks at what is loaded. In a static program it finds nothing.
     let served = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pvalloc".as_ptr()) };
