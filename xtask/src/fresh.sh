@@ -65,10 +65,10 @@ make) make_system "$@" ;;
 enter)
     folder=$1 line=$2
     shift 2
-    # Nothing outlives this command, however it ends.
+    # Nothing outlives this command, however it ends. What is built once needs no record for the next build.
     exec setpriv --pdeathsig KILL unshare --mount --pid --net --ipc --fork --kill-child -- \
         sh -c "$enter" enter "$root" "$toolchain" "$user" "$@" \
-        PATH=/opt/rust/bin:/usr/local/bin:/usr/bin:/bin CARGO_NET_OFFLINE=true \
+        PATH=/opt/rust/bin:/usr/local/bin:/usr/bin:/bin CARGO_NET_OFFLINE=true CARGO_INCREMENTAL=0 \
         sh -c "cd '$folder' && $line"
     ;;
 esac
