@@ -301,7 +301,9 @@ void cairn_get_memory(struct cairn_memory *memory, size_t bytes);
  * hard limit; it is tried again after the call.
  *
  * It runs inside an allocation, and may allocate and free whatever it likes. It is not called inside itself, nor by two
- * threads at once. It must not longjmp, throw, or end a heap from which the interrupted call allocates.
+ * threads at once: before an allocation fails, one waits a tenth of a second for the other. It must not longjmp, throw, or
+ * end a heap from which the interrupted call allocates. cairn_on_low_memory waits until no other thread is in the function
+ * before, so the caller must hold no lock that this takes.
  */
 void cairn_on_low_memory(void (*call)(size_t size, void *argument), void *argument);
 

@@ -158,16 +158,17 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
     }
 }
 
-/// The name of this copy's file, a C string, if another file serves the process's malloc, and both may have been asked for the
-/// same file; or null.
+/// The name of this copy's file, a C string, if another file serves the process's malloc; or null. A copy with names of its own
+/// has it only if that is another copy.
 pub(crate) fn name_beside_another() -> *const c_char {
-    if prefix() != b"CAIRN_" {
-        return core::ptr::null();
-    }
     // Not `malloc`: some programs have a second address for it, and some libraries a function around this copy's.
     // SAFETY: a C string; the flag only looks at what is loaded. In a static program it finds nothing.
-    let served = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pvalloc".as_ptr()) };
-    match (file_of(served), file_of(leave_children_alone as *const c_void)) {
+    let served = |name: &CStr| unsafe { file_of(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr())) };
+    let serving = served(c"pvalloc");
+    if prefix() != b"CAIRN_" && served(c"cairn_purge") != serving {
+        return core::ptr::null();
+    }
+    match (serving, file_of(leave_children_alone as *const c_void)) {
         (Some(serving), Some(own)) if serving != own => {
             behind_last(b'/', own.to_bytes()).as_ptr().cast()
         }

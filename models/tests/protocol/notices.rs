@@ -1,7 +1,7 @@
 //! What all threads are to notice, and the program's function that one thread at a time is in.
 
 use crate::base::sync::Plain;
-use crate::harness::{ALL, check, spawn};
+use crate::harness::{ALL, FORKER, Model, check, spawn};
 use crate::os;
 use crate::samples::deferred_frees::{self, Deferred};
 use crate::thread::low_memory;
@@ -29,7 +29,7 @@ static CALLS: Plain<usize> = Plain::new(0);
 /// The function of one thread sees what it has done in another one.
 #[test]
 fn one_thread_is_told_after_the_other() {
-    check(ALL, |_| {
+    check(Model { preemptions: [Some(3), None], quiet: &[FORKER], ..ALL }, |_| {
         low_memory::set(Some(|_, _| CALLS.set(CALLS.get() + 1)), [0; 2]);
         assert!(low_memory::call(1));
         let other = spawn(|| low_memory::call(1));

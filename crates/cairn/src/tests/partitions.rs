@@ -309,7 +309,7 @@ fn heaps_of_partitions_are_hidden_one_at_a_time() {
 #[test]
 fn there_may_be_more_threads_than_places() {
     alone(|| {
-        // 32 places.
+        // 64 places.
         set_address_space(256 << 20);
         let others: Vec<_> = (0..8).map(|_| Other::new()).collect();
         for partition in 0..PARTITIONS {
@@ -354,8 +354,10 @@ fn threads_without_a_place_take_turns() {
         set_address_space(512 << 20);
         let others: Vec<_> = (0..60).map(|_| Other::new()).collect();
         others.iter().for_each(|other| other.does(|| _ = crate::thread::number_of_user()));
+        // One without a place comes first everywhere, and makes the shared heap before.
+        others.iter().last().into_iter().for_each(|other| other.does(|| free(allocate(64))));
         for partition in 0..PARTITIONS {
-            for other in &others {
+            for other in others.iter().rev() {
                 let held = other.does(move || in_partition(partition, 100, 10));
                 assert!(held.iter().all(|block| !block.is_null()), "{partition}");
                 other.frees(&held);
@@ -430,6 +432,8 @@ fn a_function_within_an_allocation_has_its_turn() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     alone(|| {
         set_address_space(256 << 20);
+        free(allocate(64));
+        (0..40).for_each(|_| assert!(!pool::take().is_null()));
         let allocates = |_, _, _: [usize; 2]| {
             CALLS.fetch_add(1, Ordering::Relaxed);
             for partition in [0, 1] {

@@ -5,7 +5,7 @@
 //! Checked: tests/memory_limits.rs
 //! Story: docs/guide/memory.md
 
-use crate::base::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, Ordering, in_loom, in_shuttle};
 use crate::os::{self, Lock};
 
 /// Is told that memory runs short: with 0, that a limit is near; else with the bytes of an allocation that fails at the
@@ -30,29 +30,53 @@ struct Call {
     words: [usize; 2],
 }
 
+/// Milliseconds that an allocation waits before it fails while another thread is inside the function: the header promises a tenth
+/// of a second.
+const INSIDE_LOOKS: usize = in_loom(in_shuttle(100, 2), 2);
+
 static CALL: Lock<Call> = Lock::new(NO_CALL);
 const NO_CALL: Call = Call { call: None, words: [0; 2] };
 /// The token of the thread that is inside the function; 0: none is.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// Registers a function, or none.
-pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
-    *CALL.lock() = Call { call, words };
+/// Whether a thread is inside: the calling one, or another.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.load(Ordering::Relaxed) != 0
 }
 
-/// Calls it; false if there is none, or if a thread is inside.
+/// Registers a function, or none, and waits until no other thread is inside the one before.
+pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
+    *CALL.lock() = Call { call, words };
+    let is_inside = |inside| inside != 0 && inside != os::thread_token();
+    // Acquire: what it has done is over.
+    while is_inside(INSIDE.load(Ordering::Acquire)) {
+        os::rest();
+    }
+}
+
+/// Calls it; false if there is none, or if a thread is inside. Before an allocation fails, it waits for that one a while: what
+/// is being given back may be enough.
 #[cold]
 pub(crate) fn call(size: usize) -> bool {
-    let registered = *CALL.lock();
-    let Call { call: Some(call), words } = registered else { return false };
-    // Acquire, Release: what the function has done the next thread sees in it.
-    let (order, token) = (Ordering::Acquire, os::thread_token());
-    if INSIDE.compare_exchange(0, token, order, Ordering::Relaxed).is_err() {
-        return false;
+    let token = os::thread_token();
+    for _ in 0..INSIDE_LOOKS {
+        if CALL.lock().call.is_none() {
+            return false;
+        }
+        // Acquire, Release: what the function has done the next thread sees in it.
+        match INSIDE.compare_exchange(0, token, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => {
+                // Now: who has taken one back knows when it is over.
+                let Call { call, words } = *CALL.lock();
+                call.into_iter().for_each(|call| os::without_panic(|| call(size, words)));
+                INSIDE.store(0, Ordering::Release);
+                return call.is_some();
+            }
+            Err(inside) if inside == token || size == 0 => return false,
+            Err(_) => os::rest(),
+        }
     }
-    os::without_panic(|| call(size, words));
-    INSIDE.store(0, Ordering::Release);
-    true
+    false
 }
 
 /// In a forked child, before it has a second thread.

@@ -7,10 +7,10 @@
 
 use super::low_memory::{self, LowMemory};
 use super::{own, trim};
-use crate::base::SizeClass;
+use crate::base::{SLICE_SIZE, SizeClass};
 use crate::heap::Heap;
 use crate::large;
-use crate::map::Block;
+use crate::map::{Block, address_map};
 use crate::slices::{arena, limit};
 use core::ptr::{NonNull, null_mut};
 
@@ -23,14 +23,14 @@ pub(crate) fn retry<T>(size: usize, mut attempt: impl FnMut() -> Option<T>) -> O
 }
 
 /// Gives back all that the thread reaches, if there may be enough of it. Where the system refuses, what the thread keeps of a
-/// large block.
+/// large block, unless that is for a size that no run has.
 #[inline(never)]
 fn gives_back(size: usize) -> bool {
     if limit::hard() == 0 {
         // SAFETY: the calling thread's own.
         let kept = own().map(|heap| unsafe { &(*heap).large_cache });
         let is_any = kept.is_some_and(|kept| large::cached_run(kept).is_some());
-        let is_of_use = is_any && size <= arena::counted();
+        let is_of_use = is_any && size <= address_map::slice_limit() * SLICE_SIZE;
         kept.filter(|_| is_of_use).into_iter().for_each(large::drop_cached);
         return is_of_use;
     }
@@ -71,6 +71,10 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
 #[cold]
 #[inline(never)]
 pub(crate) fn tell() -> bool {
+    // Who comes by when that is over tells of this, too.
+    if low_memory::is_inside() {
+        return false;
+    }
     if let Some(heap) = own() {
         // SAFETY: the calling thread's own.
         unsafe { (*heap).sampling.has_told() };
@@ -83,6 +87,8 @@ pub(crate) fn tell() -> bool {
 /// It is called with 0 when a limit of the process or of its memory cgroup comes near: when more than 7/8 of it are in use.
 /// Once, until less than some 13/16 have been. The thread that calls it is the first that comes by.
 /// And it is called with a size before an allocation of so many bytes fails at the hard limit. That is tried again.
+/// Two threads are not in it at once: before an allocation fails, one waits a tenth of a second for the other. To register
+/// waits until no other thread is in the one before, so the caller must hold no lock that this takes.
 ///
 /// ```
 /// cairn::on_low_memory(Some(|size, _words| println!("low on memory: {size}")), [0; 2]);

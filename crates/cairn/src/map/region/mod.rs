@@ -213,14 +213,14 @@ pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
     is_there.then_some(number)
 }
 
-/// Whether the caller is to ask the program for more memory. One that does already, and whose program allocates meanwhile, may
-/// do so once more.
+/// Whether the caller is to ask the program for more memory. One that does already is inside the program, which allocates there
+/// against its word: there is no more.
 pub(crate) fn begin_growing(region: usize) -> Grower {
     let (mut all, token) = (regions(), os::thread_token());
     let region = all.region(region);
-    if region.is_refused {
+    if region.is_refused || region.grower == token {
         Grower::Nobody
-    } else if region.grower == 0 || region.grower == token {
+    } else if region.grower == 0 {
         region.grower = token;
         GROWERS.store(1, Ordering::Relaxed);
         Grower::Caller(region.calls)

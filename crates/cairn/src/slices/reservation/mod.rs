@@ -72,7 +72,7 @@ pub(crate) fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
     let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
     let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
-    let heap_limit = (size >> in_hardened(20, 23)).clamp(32, 65536);
+    let heap_limit = (size >> in_hardened(20, 23)).clamp(in_hardened(32, 64), 65536);
     let live = heaps + heap_limit * HEAP_SIZE;
     let bytes = live + os::round_up(slices * Live::SLICE_BYTES, PAGE);
     Layout { sections, heaps, heap_limit, live, bytes }

@@ -304,6 +304,53 @@ fn far_is_a_part_of_the_limit() {
     assert!(is_far(1024, 720) && !is_far(1024, 720 + 200), "a large block comes");
 }
 
+/// While one thread is inside the program's function, another one's allocation does not fail: it waits for what that gives back.
+/// And whoever takes the function back finds it over.
+#[test]
+fn an_allocation_waits_for_the_function_of_another_thread() {
+    static HELD: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+    static STATE: AtomicUsize = AtomicUsize::new(0);
+    alone(|| {
+        set_hard(40 * MIB);
+        on_low_memory(
+            Some(|size, _| {
+                if size == 0 || STATE.swap(1, Ordering::SeqCst) > 0 {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(30));
+                let held = core::mem::take(&mut *HELD.lock().expect("no panic"));
+                held.into_iter()
+                    .for_each(|block| free(core::ptr::with_exposed_provenance_mut(block)));
+                std::thread::sleep(std::time::Duration::from_millis(30));
+                STATE.store(2, Ordering::SeqCst);
+            }),
+            [0; 2],
+        );
+        let other = Other::with_heap();
+        let held = fill_to(30 * MIB);
+        *HELD.lock().expect("no panic") = held;
+        let inside = std::thread::spawn(|| {
+            let rest: Vec<_> = (0..40).map(|_| allocate(MIB).expose_provenance()).collect();
+            assert!(STATE.load(Ordering::SeqCst) > 0);
+            rest.into_iter().for_each(|block| free(core::ptr::with_exposed_provenance_mut(block)));
+        });
+        while STATE.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert!(other.does(|| !allocate(3000).is_null()));
+        on_low_memory(None, [0; 2]);
+        assert_eq!(STATE.load(Ordering::SeqCst), 2);
+        inside.join().expect("no panic");
+        other.leaves();
+        check();
+    });
+}
+
+/// Blocks of 100,000 bytes, of so many together.
+fn fill_to(bytes: usize) -> Vec<usize> {
+    (0..bytes / 100_000).map(|_| allocate(100_000).expose_provenance()).collect()
+}
+
 /// While a group is far from its limit nobody asks how much of what it has is page cache. That is not believed to stay once
 /// somebody has asked.
 #[test]

@@ -48,17 +48,15 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// How many heaps are not in the pool. Relaxed: written under its lock; a number is all it is.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// The shared heap has its place, and needs none any more. Relaxed: as above.
+static HAS_SHARED: AtomicBool = AtomicBool::new(false);
 /// There are dead heaps, whose spans have not been salvaged. Release, and Acquire: who finds none any more finds those of the
 /// program's whole.
 static DEAD: AtomicBool = AtomicBool::new(false);
 
-/// Places for heaps that are left behind one of a thread's own, or of the program's: the shared heap's, the one that is lent
-/// to threads without a heap, in turns, and the first one of each partition.
-const LEFT_FOR_GOOD: usize = 2 + in_hardened(0, PARTITIONS);
-/// And behind the first one of a partition.
-const LEFT_FOR_PARTITION: usize = 2;
-/// And behind one that is lent: the shared heap's.
-const LEFT_FOR_LOAN: usize = 1;
+/// Places for heaps that are left, beside the shared heap's, behind one of a thread's own, or of the program's: the one that is
+/// lent to threads without a heap, in turns, and the first one of each partition.
+const LEFT_FOR_GOOD: usize = 1 + in_hardened(0, PARTITIONS);
 
 /// Takes a heap that a thread keeps; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -67,7 +65,20 @@ pub(crate) fn take() -> *mut Heap {
 
 /// Takes a heap for a thread that gives it back at once; null as for `take`.
 pub(crate) fn lend() -> *mut Heap {
-    take_for_thread(LEFT_FOR_LOAN)
+    take_for_thread(0)
+}
+
+/// Takes the shared heap; null as for `take`. Under its lock.
+pub(crate) fn take_shared() -> *mut Heap {
+    HAS_SHARED.store(true, Ordering::Relaxed);
+    let heap = take_any(0);
+    HAS_SHARED.store(!heap.is_null(), Ordering::Relaxed);
+    heap
+}
+
+/// In a forked child, before it has a second thread: it needs a place again.
+pub(crate) fn forget_shared() {
+    HAS_SHARED.store(false, Ordering::Relaxed);
 }
 
 fn take_for_thread(spare: usize) -> *mut Heap {
@@ -93,8 +104,8 @@ pub(crate) fn wait_for_turn() {
     os::rest();
 }
 
-/// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
-/// no memory. It does not count as in use: for closed heaps, and the shared heap, which gets the last place.
+/// Takes a heap, old or new, if `spare` places are left behind it beside the shared heap's; null if not, or if there is
+/// no memory. It does not count as in use: for closed heaps, and the shared heap.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let heap = try_take_any(spare);
     // Of those that are left some may have nothing any more.
@@ -104,6 +115,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 fn try_take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let taken = TAKEN.load(Ordering::Relaxed);
+    let spare = spare + usize::from(!HAS_SHARED.load(Ordering::Relaxed));
     if address_map::heap_address(taken + spare).is_none() {
         return null_mut();
     }

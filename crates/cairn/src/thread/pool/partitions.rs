@@ -6,7 +6,7 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use super::{LEFT_FOR_GOOD, LEFT_FOR_PARTITION, close, take_any};
+use super::{LEFT_FOR_GOOD, close, take_any};
 use crate::base::{NOBODY, Ordering, PARTITIONS, Stack, fence, in_hardened};
 use crate::heap::Heap;
 use crate::os::Lock;
@@ -44,8 +44,7 @@ pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
         is_first = !core::mem::replace(&mut free.has_one, true);
     }
     if is_first || !is_scarce {
-        let spare = if is_first { LEFT_FOR_PARTITION } else { LEFT_FOR_GOOD };
-        heap = close(take_any(spare), null_mut());
+        heap = close(take_any(if is_first { 0 } else { LEFT_FOR_GOOD }), null_mut());
     }
     if !heap.is_null() {
         // SAFETY: as above.

@@ -62,7 +62,7 @@ pub(crate) fn take(class: SizeClass, count: usize) -> FreeList {
 #[cold]
 #[inline(never)]
 fn make() -> *mut Heap {
-    let heap = pool::take_any(0);
+    let heap = pool::take_shared();
     if !heap.is_null() {
         // SAFETY: ours alone. It has the fork's count already.
         unsafe { Heap::write_over(heap, Heap::shared()) };
@@ -127,6 +127,7 @@ pub(crate) fn settle_in_child() -> *mut Heap {
     unsafe {
         if torn {
             (*place).0 = null_mut();
+            super::forget_shared();
             super::begin_salvage();
         }
         (*place).0
