@@ -312,6 +312,7 @@ fn is_dead_thread(heap: *const Heap) -> bool {
 }
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
+#[inline(never)]
 pub(crate) fn is_dead_owner(owner: u32) -> bool {
     Heap::of_owner(owner).is_some_and(|heap| is_dead(heap))
 }
