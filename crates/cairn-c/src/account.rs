@@ -39,10 +39,7 @@ impl<'a> Status<'a> {
             let mut lines = text.split(|&b| b == b'\n');
             lines.find_map(|line| Some(line.strip_prefix(name)?.trim_ascii()))
         };
-        let kib = |name| {
-            let digits = field(name)?.strip_suffix(b" kB")?;
-            core::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(KIB)
-        };
+        let kib = |name| cairn::values::whole(field(name)?.strip_suffix(b" kB")?)?.checked_mul(KIB);
         Status {
             name: field(b"Name:").unwrap_or(b"a program"),
             resident: kib(b"VmRSS:"),

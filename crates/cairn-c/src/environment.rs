@@ -159,13 +159,12 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
 }
 
 /// The name of this copy's file, a C string, if another file serves the process's malloc; or null. A copy with names of its own
-/// has it only if that is another copy.
+/// does without where that is the C library.
 pub(crate) fn name_beside_another() -> *const c_char {
     // Not `malloc`: some programs have a second address for it, and some libraries a function around this copy's.
     // SAFETY: a C string; the flag only looks at what is loaded. In a static program it finds nothing.
-    let served = |name: &CStr| unsafe { file_of(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr())) };
-    let serving = served(c"pvalloc");
-    if prefix() != b"CAIRN_" && served(c"cairn_purge") != serving {
+    let serving = file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pvalloc".as_ptr()) });
+    if prefix() != b"CAIRN_" && serving == file_of(libc::getpid as *const c_void) {
         return core::ptr::null();
     }
     match (serving, file_of(leave_children_alone as *const c_void)) {

@@ -2,7 +2,7 @@
 //! `cairn` command compiles this file too, and checks the variables before it starts a program.
 //! docs/guide/settings.md has the table.
 
-use super::values::{bytes, limit, milliseconds, switch};
+use super::values::{bytes, limit, milliseconds, switch, whole};
 use core::fmt::{self, Display, Formatter};
 
 /// A setting with its value.
@@ -162,7 +162,7 @@ fn stats(value: &[u8]) -> Option<Stats> {
 }
 
 fn number(digits: &[u8]) -> Option<u32> {
-    core::str::from_utf8(digits).ok()?.parse().ok()
+    whole(digits)?.try_into().ok()
 }
 
 fn path(value: &[u8]) -> Option<&[u8]> {

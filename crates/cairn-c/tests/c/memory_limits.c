@@ -128,6 +128,33 @@ static void calls(void)
     empty(count + 1);
 }
 
+static void ends(size_t size, void *argument)
+{
+    (void)size;
+    (void)argument;
+    pthread_exit(NULL);
+}
+
+static void *fills_up(void *argument)
+{
+    fill_up(100 * KIB);
+    return argument;
+}
+
+/* A thread ends in the function: who takes that back does not wait for it. */
+static void ends_inside(void)
+{
+    pthread_t thread;
+    void *result;
+    if (cairn_set_memory_limits == NULL) return;
+    alarm(60);
+    CHECK(cairn_set_memory_limits(SIZE_MAX, 50 * MIB) == 1, "a limit");
+    cairn_on_low_memory(ends, NULL);
+    CHECK(pthread_create(&thread, NULL, fills_up, blocks) == 0, "a thread");
+    CHECK(pthread_join(thread, &result) == 0 && result == NULL, "it has ended inside");
+    cairn_on_low_memory(NULL, NULL);
+}
+
 /* Lives in `argument` MiB at most, for some rounds: what is freed lies elsewhere than what comes. */
 static void lives(void)
 {
@@ -162,6 +189,7 @@ static const struct test_case cases[] = {
     {"stops", stops},
     {"child_stops", child_stops},
     {"calls", calls},
+    {"ends_inside", ends_inside},
     {"lives", lives},
 };
 MAIN(cases)

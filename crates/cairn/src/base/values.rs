@@ -54,5 +54,12 @@ pub fn bytes(value: &[u8]) -> Option<usize> {
 fn number(value: &[u8]) -> Option<(usize, &[u8])> {
     let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
     let (number, unit) = value.split_at_checked(digits)?;
-    Some((core::str::from_utf8(number).ok()?.parse().ok()?, unit))
+    Some((whole(number)?, unit))
+}
+
+/// A whole number, and nothing else.
+#[must_use]
+#[inline(never)]
+pub fn whole(digits: &[u8]) -> Option<usize> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
 }

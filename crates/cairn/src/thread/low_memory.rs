@@ -28,6 +28,8 @@ pub type LowMemory = fn(size: usize, words: [usize; 2]);
 struct Call {
     call: Option<LowMemory>,
     words: [usize; 2],
+    /// How many calls have ended.
+    ended: usize,
 }
 
 /// Milliseconds that an allocation waits before it fails while another thread is inside the function: the header promises a tenth
@@ -35,8 +37,9 @@ struct Call {
 const INSIDE_LOOKS: usize = in_loom(in_shuttle(100, 2), 2);
 
 static CALL: Lock<Call> = Lock::new(NO_CALL);
-const NO_CALL: Call = Call { call: None, words: [0; 2] };
-/// The token of the thread that is inside the function; 0: none is.
+const NO_CALL: Call = Call { call: None, words: [0; 2], ended: 0 };
+/// The token of the thread that is inside the function; 0: none is. It changes under the lock. Relaxed: who asks without it is
+/// told late.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a thread is inside: the calling one, or another.
@@ -44,46 +47,66 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.load(Ordering::Relaxed) != 0
 }
 
+/// Whether another thread is.
+fn is_anothers() -> bool {
+    is_inside() && INSIDE.load(Ordering::Relaxed) != os::thread_token()
+}
+
 /// Registers a function, or none, and waits until no other thread is inside the one before.
 pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
-    *CALL.lock() = Call { call, words };
-    let is_inside = |inside| inside != 0 && inside != os::thread_token();
-    // Acquire: what it has done is over.
-    while is_inside(INSIDE.load(Ordering::Acquire)) {
+    let ended = {
+        let mut registered = CALL.lock();
+        (registered.call, registered.words) = (call, words);
+        if !is_anothers() {
+            return;
+        }
+        registered.ended
+    };
+    // The next call is of the new one.
+    while is_anothers() && CALL.lock().ended == ended {
         os::rest();
     }
 }
 
-/// Calls it; false if there is none, or if a thread is inside. Before an allocation fails, it waits for that one a while: what
-/// is being given back may be enough.
+/// Calls it; false if there is none, or if a thread is inside.
 #[cold]
+#[inline(never)]
 pub(crate) fn call(size: usize) -> bool {
-    let token = os::thread_token();
-    for _ in 0..INSIDE_LOOKS {
-        if CALL.lock().call.is_none() {
-            return false;
-        }
-        // Acquire, Release: what the function has done the next thread sees in it.
-        match INSIDE.compare_exchange(0, token, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => {
-                // Now: who has taken one back knows when it is over.
-                let Call { call, words } = *CALL.lock();
-                call.into_iter().for_each(|call| os::without_panic(|| call(size, words)));
-                INSIDE.store(0, Ordering::Release);
-                return call.is_some();
-            }
-            Err(inside) if inside == token || size == 0 => return false,
-            Err(_) => os::rest(),
-        }
+    let (call, words) = {
+        // What the function has done another thread sees in it, by the lock.
+        let registered = CALL.lock();
+        let Some(call) = registered.call.filter(|_| !is_inside()) else { return false };
+        INSIDE.store(os::thread_token(), Ordering::Relaxed);
+        (call, registered.words)
+    };
+    os::without_panic(|| call(size, words));
+    leave();
+    true
+}
+
+/// The calling thread ends, or its call has ended: it is not inside any more.
+#[inline(never)]
+pub(crate) fn leave() {
+    if INSIDE.load(Ordering::Relaxed) == os::thread_token() {
+        let mut registered = CALL.lock();
+        registered.ended += 1;
+        INSIDE.store(0, Ordering::Relaxed);
     }
-    false
+}
+
+/// While another thread is inside, waits a while for what it gives back; whether there was any.
+#[cold]
+#[inline(never)]
+pub(crate) fn wait() -> bool {
+    let looks = (0..INSIDE_LOOKS).take_while(|_| is_anothers());
+    looks.map(|_| os::rest()).count() > 0
 }
 
 /// In a forked child, before it has a second thread.
 pub(crate) fn settle_in_child() {
     // If another thread was registering one, the child does without.
     CALL.give_up_in_child(NO_CALL);
-    if INSIDE.load(Ordering::Relaxed) != os::thread_token() {
+    if is_anothers() {
         INSIDE.store(0, Ordering::Relaxed);
     }
 }

@@ -359,6 +359,8 @@ extern "C" fn leave(heap: *mut c_void) {
     if heap != tls::get() && !is_counting() && !newcomer {
         return;
     }
+    // In a function of the program's, perhaps, which an allocation has called.
+    low_memory::leave();
     // A newcomer, too, shall have no heap any more: nobody would take it back.
     tls::set(GONE.heap());
     if !newcomer {

@@ -18,8 +18,10 @@ use core::ptr::{NonNull, null_mut};
 /// that can be, and when the program has been told.
 #[cold]
 pub(crate) fn retry<T>(size: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-    let first = if gives_back(size) { attempt() } else { None };
-    first.or_else(|| if tell_of(size) { attempt() } else { None })
+    // What another thread's program gives back may do, and this one's is called for what fails after that.
+    const STEPS: [fn(usize) -> bool; 3] =
+        [gives_back, |_| low_memory::wait(), |size| tell_of(size) || low_memory::wait()];
+    STEPS.iter().find_map(|step| if step(size) { attempt() } else { None })
 }
 
 /// Gives back all that the thread reaches, if there may be enough of it. Where the system refuses, what the thread keeps of a

@@ -12,6 +12,7 @@ use crate::{
     Heap, Resized, allocate, allocate_zeroed, check, may_have_size, on_low_memory, purge,
     reallocate, set_memory_limits,
 };
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::vec::Vec;
 
@@ -304,46 +305,79 @@ fn far_is_a_part_of_the_limit() {
     assert!(is_far(1024, 720) && !is_far(1024, 720 + 200), "a large block comes");
 }
 
-/// While one thread is inside the program's function, another one's allocation does not fail: it waits for what that gives back.
-/// And whoever takes the function back finds it over.
+/// Allocations do not fail while another thread is inside the program's function: they wait for what that gives back, and none of
+/// them calls it for memory that is there by then.
 #[test]
-fn an_allocation_waits_for_the_function_of_another_thread() {
-    static HELD: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
-    static STATE: AtomicUsize = AtomicUsize::new(0);
+fn allocations_wait_for_the_function_of_another_thread() {
+    static HELD: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    static SERVED: AtomicUsize = AtomicUsize::new(0);
     alone(|| {
         set_hard(40 * MIB);
-        on_low_memory(
-            Some(|size, _| {
-                if size == 0 || STATE.swap(1, Ordering::SeqCst) > 0 {
-                    return;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(30));
-                let held = core::mem::take(&mut *HELD.lock().expect("no panic"));
-                held.into_iter()
-                    .for_each(|block| free(core::ptr::with_exposed_provenance_mut(block)));
-                std::thread::sleep(std::time::Duration::from_millis(30));
-                STATE.store(2, Ordering::SeqCst);
-            }),
-            [0; 2],
-        );
-        let other = Other::with_heap();
-        let held = fill_to(30 * MIB);
-        *HELD.lock().expect("no panic") = held;
-        let inside = std::thread::spawn(|| {
-            let rest: Vec<_> = (0..40).map(|_| allocate(MIB).expose_provenance()).collect();
-            assert!(STATE.load(Ordering::SeqCst) > 0);
-            rest.into_iter().for_each(|block| free(core::ptr::with_exposed_provenance_mut(block)));
-        });
-        while STATE.load(Ordering::SeqCst) == 0 {
+        let gives_back = |size, _| {
+            if size > 0 && CALLS.fetch_add(1, Ordering::SeqCst) == 0 {
+                sleep_ms(40);
+                HELD.lock().expect("no panic").drain(..).for_each(free_at);
+            }
+        };
+        on_low_memory(Some(gives_back), [0; 2]);
+        let others: Vec<_> = (0..8).map(|_| Other::with_heap()).collect();
+        *HELD.lock().expect("no panic") = fill_to(30 * MIB);
+        let inside = std::thread::spawn(|| fill_to(15 * MIB).into_iter().for_each(free_at));
+        while !crate::thread::low_memory::is_inside() {
             std::thread::yield_now();
         }
-        assert!(other.does(|| !allocate(3000).is_null()));
-        on_low_memory(None, [0; 2]);
-        assert_eq!(STATE.load(Ordering::SeqCst), 2);
+        let count =
+            || _ = SERVED.fetch_add(usize::from(!allocate(100_000).is_null()), Ordering::SeqCst);
+        others.iter().for_each(|other| other.begins(count));
+        others.into_iter().for_each(Other::leaves);
         inside.join().expect("no panic");
-        other.leaves();
+        assert_eq!([&SERVED, &CALLS].map(|of| of.load(Ordering::SeqCst)), [8, 1]);
+        on_low_memory(None, [0; 2]);
         check();
     });
+}
+
+/// Who takes the function back finds it over; who registers another one does not wait for that.
+#[test]
+fn a_function_that_is_taken_back_is_over() {
+    static STATE: AtomicUsize = AtomicUsize::new(0);
+    static LOCK: Mutex<()> = Mutex::new(());
+    alone(|| {
+        set_hard(40 * MIB);
+        let slow = |size, _| {
+            if size > 0 {
+                STATE.store(1, Ordering::SeqCst);
+                sleep_ms(50);
+                STATE.store(2, Ordering::SeqCst);
+            }
+        };
+        on_low_memory(Some(slow), [0; 2]);
+        let fails = || {
+            let held = fill_to(45 * MIB);
+            held.into_iter().filter(|&block| block > 0).for_each(free_at);
+        };
+        let others = [(); 3].map(|()| std::thread::spawn(fails));
+        while STATE.load(Ordering::SeqCst) != 1 {
+            std::thread::yield_now();
+        }
+        {
+            let _held = LOCK.lock().expect("no panic");
+            on_low_memory(Some(|_, _| drop(LOCK.lock().expect("no panic"))), [0; 2]);
+            assert_ne!(STATE.load(Ordering::SeqCst), 1);
+        }
+        on_low_memory(None, [0; 2]);
+        others.into_iter().for_each(|other| other.join().expect("no panic"));
+        check();
+    });
+}
+
+fn sleep_ms(ms: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(ms));
+}
+
+fn free_at(block: usize) {
+    free(core::ptr::with_exposed_provenance_mut(block));
 }
 
 /// Blocks of 100,000 bytes, of so many together.
