@@ -164,7 +164,7 @@ pub(crate) fn name_beside_another() -> *const c_char {
     // Not `malloc`: some programs have a second address for it, and some libraries a function around this copy's.
     // SAFETY: a C string; the flag only looks at what is loaded. In a static program it finds nothing.
     let serving = file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pvalloc".as_ptr()) });
-    if prefix() != b"CAIRN_" && serving == file_of(libc::getpid as *const c_void) {
+    if prefix() != b"CAIRN_" && serving == file_of(libc::getauxval as *const c_void) {
         return core::ptr::null();
     }
     match (serving, file_of(leave_children_alone as *const c_void)) {
