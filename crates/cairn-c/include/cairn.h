@@ -301,7 +301,7 @@ void cairn_get_memory(struct cairn_memory *memory, size_t bytes);
  * hard limit; it is tried again after the call.
  *
  * It runs inside an allocation, and may allocate and free whatever it likes. It is not called inside itself, nor by two
- * threads at once: before an allocation fails, one waits a tenth of a second for the other. It must not longjmp, throw, or
+ * threads at once: before an allocation fails, one waits for the other, up to 0.2 s. It must not longjmp, throw, or
  * end a heap from which the interrupted call allocates. cairn_on_low_memory waits until no other thread is in the function
  * before, so the caller must hold no lock that this takes.
  */
@@ -572,7 +572,8 @@ struct cairn_region_calls {
     /*
      * Supplies more memory when the region is full: at least *bytes; it writes there how many. NULL: there is no more, or less:
      * it is asked for an eighth of what the region has, then for as much as the allocation needs, in whole pages.
-     * One thread at a time asks for a region; others of a shared heap wait. All regions together have at most 64 pieces of memory.
+     * One thread at a time asks for a region; others of a shared heap wait. All regions together have at most 64 pieces
+     * of memory.
      */
     void *(*reserve)(size_t *bytes, void *argument);
     /*

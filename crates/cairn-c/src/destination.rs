@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// Room for a file's name and digits behind a path, and the zero.
 const SUFFIX: usize = 256 + 16;
 
-/// What this copy of cairn has behind its paths, as another serves the process's malloc; null: nothing.
+/// What this copy of cairn has behind its paths, as another serves the process's malloc; null: nothing. Relaxed: written as
+/// the library is loaded.
 static COPY: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
 
 /// Its path; empty: none.
@@ -64,7 +65,8 @@ impl Destination {
 }
 
 /// The path with the process's number for each `%p`. Behind it are the name of a copy that is not the process's own
-/// and, without a number in the path, those of processes below the first one: no file is written by two.
+/// and, without a number in the path, those of processes below the first one: no file is written by two,
+/// but for copies whose files have one name, and those that find their own malloc alone (RTLD_DEEPBIND).
 fn expand<'a>(pattern: &[u8], rank: Rank, room: &'a mut [u8]) -> Option<&'a CStr> {
     let mut digits = [0; 10];
     let digits = decimal(process(), &mut digits);

@@ -54,6 +54,9 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
     null_mut()
 }
 
+// Each has its bit in `busy_partitions`.
+const _: () = assert!(PARTITIONS <= u16::BITS as usize);
+
 /// From the heap for a partition of the calling thread, whose heap that is, or null. None if there is no such heap, or no turn at
 /// one.
 fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> Option<*mut u8> {

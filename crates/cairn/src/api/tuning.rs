@@ -12,5 +12,6 @@ pub(crate) const FOREIGN_MIN: u32 = 64;
 pub(crate) const LARGE_CACHE_SLICES: usize = 512;
 /// A thread asks so many times, a millisecond after each other, for its turn at the heap of a partition: who has it has been
 /// preempted, or is in a function of the program's. Of 50,000 allocations of 100 threads in 16 partitions, on two processors and
-/// with places for 30 heaps, 300 are refused with 3, none with 12, half or twice of it; but others may have the processors.
+/// with places for 30 heaps, 300 are refused with 3, none with 12, 50, 100 or 200: half and twice of it matter where others have
+/// the processors.
 pub(crate) const TURN_LOOKS: usize = 1000;

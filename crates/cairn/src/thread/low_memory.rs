@@ -7,6 +7,7 @@
 
 use crate::base::{AtomicUsize, Ordering, in_loom, in_shuttle};
 use crate::os::{self, Lock};
+use crate::slices::limit;
 
 /// Is told that memory runs short: with 0, that a limit is near; else with the bytes of an allocation that fails at the
 /// hard limit, unless enough is freed now. `words` are those that it was registered with.
@@ -32,8 +33,8 @@ struct Call {
     ended: usize,
 }
 
-/// Milliseconds that an allocation waits before it fails while another thread is inside the function: the header promises a tenth
-/// of a second.
+/// Milliseconds that an allocation waits, at most twice before it fails, while another thread is inside the function: the header
+/// says so.
 const INSIDE_LOOKS: usize = in_loom(in_shuttle(100, 2), 2);
 
 static CALL: Lock<Call> = Lock::new(NO_CALL);
@@ -94,11 +95,12 @@ pub(crate) fn leave() {
     }
 }
 
-/// While another thread is inside, waits a while for what it gives back; whether there was any.
+/// While another thread is inside, waits a while for what it gives back; whether there was any. Without a hard limit nothing fails
+/// for want of that.
 #[cold]
 #[inline(never)]
 pub(crate) fn wait() -> bool {
-    let looks = (0..INSIDE_LOOKS).take_while(|_| is_anothers());
+    let looks = (0..INSIDE_LOOKS).take_while(|_| limit::hard() > 0 && is_anothers());
     looks.map(|_| os::rest()).count() > 0
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn tell() -> bool {
 /// It is called with 0 when a limit of the process or of its memory cgroup comes near: when more than 7/8 of it are in use.
 /// Once, until less than some 13/16 have been. The thread that calls it is the first that comes by.
 /// And it is called with a size before an allocation of so many bytes fails at the hard limit. That is tried again.
-/// Two threads are not in it at once: before an allocation fails, one waits a tenth of a second for the other. To register
+/// Two threads are not in it at once: before an allocation fails, one waits for the other, up to 0.2 s. To register
 /// waits until no other thread is in the one before, so the caller must hold no lock that this takes.
 ///
 /// ```

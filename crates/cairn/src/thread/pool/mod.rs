@@ -48,7 +48,8 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// How many heaps are not in the pool. Relaxed: written under its lock; a number is all it is.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// The shared heap has its place, and needs none any more. Relaxed: as above.
+/// The shared heap has its place, and needs none any more. Relaxed: written under that one's lock, and
+/// who takes a heap in between may leave one place too few.
 static HAS_SHARED: AtomicBool = AtomicBool::new(false);
 /// There are dead heaps, whose spans have not been salvaged. Release, and Acquire: who finds none any more finds those of the
 /// program's whole.
