@@ -237,7 +237,8 @@ impl Span {
     /// is in use.
     pub(crate) fn set_active(&mut self) {
         debug_assert_eq!(self.used_after_event, 0);
-        self.empty_since = 0;
+        // Blocks on its holes may be handed out: as many in use as at a sweep says nothing then.
+        (self.empty_since, self.used_at_sweep) = (0, 0);
         if !self.class().is_long() {
             self.set_used(self.until_event + 1, NO_EVENT);
         }

@@ -232,3 +232,41 @@ fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
         assert!(address_map::committed() > 0);
     });
 }
+
+/// As many blocks in use as at the last search may be others: what is free beside them has come back meanwhile.
+#[test]
+fn what_has_come_back_goes_again() {
+    alone(|| {
+        assert!(thread::start());
+        for class in SizeClass::all() {
+            let layout = class.layout();
+            let (size, blocks) = (layout.size as usize, usize::from(layout.blocks));
+            let run = arena::take_span(layout.slices as usize, 1).expect("there is memory");
+            // SAFETY: made of a run of its own; one reference.
+            let span = unsafe { &mut *Span::create(run.index, run.zero, class, TAG) };
+            let mut left = [0; 2];
+            let mut live = Vec::new();
+            for left in &mut left {
+                span.set_active();
+                while live.len() < blocks {
+                    let (from, list) = (live.len(), span.take_local());
+                    take(span, list, &mut live);
+                    if live.len() == from {
+                        let list = span.carve(blocks - from).list;
+                        take(span, list, &mut live);
+                    }
+                }
+                live.iter().for_each(|&block| fill(block, size));
+                span.clear_event();
+                live.sort();
+                live.drain(1..).for_each(|block| give(span, block));
+                span.make_holes();
+                *left = resident(span);
+            }
+            assert_eq!(left[0], left[1], "{size}");
+            give(span, live[0]);
+            span.empty(FreeList::EMPTY);
+            span.release();
+        }
+    });
+}
