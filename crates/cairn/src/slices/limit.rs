@@ -210,7 +210,7 @@ pub(crate) enum Why {
     Growth(usize),
 }
 
-/// Looks at the group, unless more has come and somebody does already; what it has, page cache included.
+/// Looks at the group, unless more has come and somebody does already; what it has, but for files where they matter, and may have.
 #[inline(never)]
 pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
     // Who needs memory does not wait for another's look; who comes once in a delay does.
@@ -270,7 +270,7 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     BESIDE.store(believed.cast_unsigned(), Ordering::Relaxed);
     let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);
     LOOK_AT.store(touched.saturating_add(step), Ordering::Relaxed);
-    Some(found)
+    Some(os::GroupUse { used: used as u64, limit: most as u64 })
 }
 
 /// Whether anybody knows of a group with a limit, or has not looked yet.

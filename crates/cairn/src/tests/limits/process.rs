@@ -409,6 +409,8 @@ fn files_do_not_count_near_a_limit() {
         assert_eq!(looked(20), ALL);
         has(940, 800);
         assert_eq!(looked(140), ALL, "of 140 MiB that are no files");
+        let found = limit::look(140 * MIB, Why::Watch).expect("a group");
+        assert_eq!(found.used, 140 << 20, "for the purge thread, too");
         // Far again; the files go while nobody asks for them.
         has(820, 800);
         assert_eq!(looked(20), ALL);
