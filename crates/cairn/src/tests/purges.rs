@@ -4,10 +4,11 @@ use super::alone::{alone, panics};
 use super::arena::Slice::{Clean, Dirty, Used};
 use super::arena::{BURST, BURST_KEPT, BURST_MAX, BURST_SURE, HUGE_MIN, MIB, Model, UNIT};
 use crate::base::SLICE_SIZE;
-use crate::check;
 use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, fault};
 use crate::slices::{Memory, Use, arena, reservation};
+use crate::{check, thread};
+use std::thread::JoinHandle;
 use std::vec::Vec;
 
 /// What has lain idle for two ticks is given back, from the top, a batch at each visit; half a
@@ -542,5 +543,28 @@ fn locked_frames_are_tried_a_few_times() {
         fault::arm(300, false);
         arena::purge_all();
         assert!(!fault::disarm(), "it has taken more calls than that");
+    });
+}
+
+/// What others free meanwhile is not what the caller has asked for.
+#[test]
+fn a_purge_ends_while_others_free() {
+    const RUN: usize = 64;
+    alone(|| {
+        assert!(thread::start());
+        let churn = || {
+            for _ in 0..100_000 {
+                let index = arena::take_run(RUN, Use::Filled).expect("there is memory").index;
+                arena::release(index, RUN, Memory::Written);
+            }
+        };
+        let others = [(); 2].map(|()| std::thread::spawn(churn));
+        while !others.iter().any(JoinHandle::is_finished) {
+            let most = (arena::counts().dirty + 4 * RUN) * SLICE_SIZE;
+            let gone = arena::purge_all();
+            assert!(gone <= most, "{gone}, {most}");
+        }
+        others.into_iter().for_each(|other| other.join().expect("no panic"));
+        check();
     });
 }

@@ -88,16 +88,21 @@ pub(crate) fn in_debt() -> bool {
     DEBT.0.load(Ordering::Relaxed) > 0
 }
 
-/// Gives back everything dirty; the number of bytes that went.
+/// Gives back as much as is dirty now, and all that is if nobody frees meanwhile; the number of bytes that went.
 #[inline(never)]
 pub(crate) fn purge_all() -> usize {
-    let all = |(lane, below): (&usize, &AtomicUsize)| {
+    let (mut left, mut gone) = (ARENA.lock().dirty, Partitions::purge());
+    for (lane, below) in [WHOLE, DIRTY].iter().zip(&BELOW) {
         below.store(usize::MAX, Ordering::Relaxed);
-        let batch = |_| purge_batch(ARENA.lock(), &[*lane], PURGE_BATCH);
-        let goes_on = |&done: &usize| done > 0 || below.load(Ordering::Relaxed) < usize::MAX;
-        (0..).map(batch).take_while(goes_on).sum::<usize>()
-    };
-    (Partitions::purge() + [WHOLE, DIRTY].iter().zip(&BELOW).map(all).sum::<usize>()) * SLICE_SIZE
+        while left > 0 {
+            let done = purge_batch(ARENA.lock(), &[*lane], left.min(PURGE_BATCH));
+            if done == 0 && below.load(Ordering::Relaxed) == usize::MAX {
+                break;
+            }
+            (gone, left) = (gone + done, left.saturating_sub(done));
+        }
+    }
+    gone * SLICE_SIZE
 }
 
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`, one after the other; the number that went. The
