@@ -1,15 +1,15 @@
-//! Owns: the slices that a heap has in hand for its next spans: empty spans, and clean slices in a row.
+//! Owns: what a heap has in hand for its next spans: empty spans; it fills and empties the row of slices.
 //! Idea: a thread that fills and empties again takes what it has had, of which no other core has a line. What
 //!   threads take at the same time lies apart, for what a core fetches ahead of need is not only its own.
 //! Never: keeps for long what others need: what a round of upkeep has not used goes back.
-//! Threads: as `heap`; a forked child reads `Ahead` of heaps whose threads it does not have.
+//! Threads: as `heap`.
 //! Checked: tests/empty.rs; `Heap::check`.
 //! Story: docs/design/heap.md
 
 use super::{Heap, Role};
-use crate::base::{AtomicUsize, HARDENED, Ordering, SizeClass, shares};
+use crate::base::{HARDENED, SizeClass, shares};
 use crate::heap::tuning::{EMPTY_MAX, EMPTY_WARM};
-use crate::slices::{AHEAD, Memory, Run, arena};
+use crate::slices::{Run, arena};
 use crate::spans::{Span, SpanList};
 use core::ptr::null_mut;
 
@@ -21,44 +21,6 @@ pub(super) struct Empty {
     least: usize,
     /// So many of them, the first ones, have lists that are used again.
     warm: usize,
-}
-
-/// Slices in a row that a heap has taken from the arena, and made no span of; nothing is resident there. One word, which
-/// names only slices that are in no use at all, whenever a fork comes: the number of the first, times `AHEAD`, plus how
-/// many there are.
-pub(crate) struct Ahead(AtomicUsize);
-
-impl Ahead {
-    /// Index and number of the slices.
-    pub(crate) fn run(&self) -> (usize, usize) {
-        let word = self.0.load(Ordering::Relaxed);
-        (word / AHEAD, word % AHEAD)
-    }
-
-    fn set(&self, index: usize, count: usize) {
-        debug_assert!(count < AHEAD);
-        // Release: who sees it in a child sees that the arena has given them.
-        self.0.store(index * AHEAD + count, Ordering::Release);
-    }
-
-    /// Takes the first slice.
-    fn take(&self) -> Option<Run> {
-        let (index, count) = self.run();
-        let left = count.checked_sub(1)?;
-        // Before the slice is described, whose owner is stored with Release.
-        self.set(index + 1, left);
-        Some(Run { index, zero: true, dirty: 0, backed: false })
-    }
-
-    /// Gives all back to the arena.
-    pub(crate) fn release(&self) {
-        let (index, count) = self.run();
-        if count > 0 {
-            // First: who sees in a child that the arena has them back, its lock let go, sees this, too.
-            self.set(0, 0);
-            arena::release(index, count, Memory::Clean);
-        }
-    }
 }
 
 impl Heap {

@@ -19,7 +19,6 @@ mod spans;
 mod tuning;
 mod upkeep;
 
-pub(crate) use empty::Ahead;
 pub(crate) use handle::{Handle, Member, OWNED, Own, SHARED, Spares};
 pub(crate) use others::MADE;
 pub(crate) use sending::send_without_heap;
@@ -37,7 +36,7 @@ use crate::map::{
 };
 use crate::os::Presence;
 use crate::samples::{Deferred, Sampling};
-use crate::spans::{Following, Span, SpanList, Thinning, is_block_of};
+use crate::spans::{Ahead, Following, Span, SpanList, Thinning, is_block_of};
 use crate::store::{Caches, Store};
 use core::{marker::PhantomPinned, mem::offset_of};
 
@@ -141,6 +140,8 @@ pub(crate) struct Heap {
     emptied: u8,
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
+    /// When spans that others have emptied were last looked for, in milliseconds modulo 2^16.
+    swept: u16,
     /// What its thread keeps for heaps of the program's.
     pub(crate) spares: Spares,
     /// What the program wants to be called for.

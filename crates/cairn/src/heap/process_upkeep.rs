@@ -37,7 +37,7 @@ pub(crate) fn strike() {
         }
         // Near a limit of memory, idle caches had better go, too.
         if arena::follow_limits() {
-            os::notify_all();
+            os::notify_briefly();
         }
     }
 }

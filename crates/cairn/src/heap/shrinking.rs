@@ -8,7 +8,9 @@
 
 use super::Heap;
 use crate::base::{Ordering, SizeClass, shares};
-use crate::heap::tuning::{BATCH_AFTER, PARTIAL_EARNED, PARTIAL_LIMIT, SWEEP_NS, SWEEP_SPANS};
+use crate::heap::tuning::{
+    BATCH_AFTER, HOLES_AFTER, PARTIAL_EARNED, PARTIAL_LIMIT, SWEEP_NS, SWEEP_SPANS,
+};
 use crate::spans::{
     SettingAside, Span, SpanList, Step, THIN_AFTER, THIN_QUEUE, abandoned, note_thinned, waiting,
 };
@@ -33,13 +35,14 @@ impl Heap {
         }
     }
 
-    /// Makes holes in the next few spans of `partial`.
+    /// Looks at the next few spans of `partial`: those go in which others have freed all that was in use. In a quiet
+    /// heap free pages of the others go, too.
     pub(super) fn sweep(&mut self) {
-        let end = os::now_ns() + SWEEP_NS;
+        let (end, makes_holes) = (os::now_ns() + SWEEP_NS, self.quiet > HOLES_AFTER);
         for _ in 0..SWEEP_SPANS {
             // Blocks in a cache are in no hole.
             let class = self.sweep_class;
-            if Caches::IS_MIXED {
+            if Caches::IS_MIXED && makes_holes {
                 self.empty_cache(class);
                 // A span that goes with them is followed by a slow tick, which may sweep: on to a class whose cache is full.
                 if self.sweep_class != class {
@@ -53,8 +56,15 @@ impl Heap {
             }
             // SAFETY: invariant 5.
             unsafe {
-                (*self.sweep_next).make_holes();
-                self.sweep_next = SpanList::after(self.sweep_next);
+                let span = self.sweep_next;
+                self.sweep_next = SpanList::after(span);
+                if (*span).word().pending() == (*span).used() && !self.member.holds(&mut *span) {
+                    self.remove_partial(class, span);
+                    (*span).take_in();
+                    self.abandon(span);
+                } else if makes_holes {
+                    (*span).make_holes();
+                }
             }
             if os::now_ns() >= end {
                 break;

@@ -8,7 +8,8 @@
 use super::{Heap, Role};
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{
-    CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, UPKEEP_TICKS,
+    CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, SWEEP_SPANS,
+    UPKEEP_TICKS,
 };
 use crate::map::{Block, Chain, END, address_map};
 use crate::slices::{arena, limit};
@@ -23,13 +24,18 @@ pub(crate) enum Then {
     Abandon,
 }
 
+/// A pause that says something, in milliseconds.
+fn pause_ms() -> usize {
+    QUIET_MS.max(arena::purge_delay_ms() / 16)
+}
+
 impl Heap {
     // slow_tick          each refill, some large blocks, batches that leave
     //   upkeep           each 64th; each one of a quiet heap; when somebody wants a purge
-    //     answer_trim    somebody has asked for a purge: batches leave, empty spans go
+    //     answer_trim    somebody has asked for a purge, or memory is scarce: batches leave, empty spans go
     //     turn           batches leave, full spans that do not pay go, four classes are looked at
     //       judge_quiet  the pace by the clock
-    //       sweep        a quiet heap: holes
+    //       sweep        a quiet heap: holes; another: partial spans that others have emptied
     //       review       one class: what it does not need is let go
     //     tick           the arena's part: purges what has lain idle
 
@@ -80,6 +86,10 @@ impl Heap {
             self.flush();
             self.release_in_hand();
             large::drop_cached(&self.large_cache);
+            if !os::are_thorough(before, self.trims_seen) {
+                self.collect_full(SWEEP_SPANS);
+                return self.sweep();
+            }
             self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
         }
@@ -111,7 +121,8 @@ impl Heap {
             self.full_limit = self.full_limit.max(FULL_PROBE);
         }
         self.judge_quiet();
-        if self.quiet > HOLES_AFTER && !self.is_shared() && !arena::keeps() {
+        let is_due = self.quiet > HOLES_AFTER || self.is_time_to_sweep();
+        if is_due && !self.is_shared() && !arena::keeps() {
             self.sweep();
         }
         let step = (self.slow_ticks / (self.upkeep_mask + 1)) as usize * CLASSES_AT_ONCE;
@@ -130,14 +141,21 @@ impl Heap {
         let now_ms = os::now_ms();
         let ms = (now_ms as u32).wrapping_sub(since);
         let ticks = self.slow_ticks.wrapping_sub(before);
-        let least = QUIET_MS.max(arena::purge_delay_ms() / 16);
-        let is_quiet = ms as usize > ticks as usize + least && !self.sampling.defers();
+        let is_quiet = ms as usize > ticks as usize + pause_ms() && !self.sampling.defers();
         if is_quiet || ticks >= UPKEEP_TICKS / 2 {
             self.quiet = if is_quiet && since > 0 { self.quiet.saturating_add(1) } else { 0 };
             self.upkeep_mask = if self.is_quiet() { 0 } else { UPKEEP_TICKS - 1 };
             self.judged = (now_ms as u32, self.slow_ticks);
         }
         self.set_ordinary();
+    }
+
+    /// Whether a pause has passed since this last answered true.
+    fn is_time_to_sweep(&mut self) -> bool {
+        let now = self.judged.0 as u16;
+        let is_time = usize::from(now.wrapping_sub(self.swept)) >= pause_ms();
+        self.swept = if is_time { now } else { self.swept };
+        is_time
     }
 
     /// Whether it was found quiet when it was last judged.

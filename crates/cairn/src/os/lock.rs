@@ -22,6 +22,8 @@ const CONTENDED: u32 = 2;
 /// that a count of all else. Relaxed: who sees it late acts late. But who takes note of the count sees what it is about.
 static NOTICES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 const FORKING: usize = 0xffff;
+/// One more of what heaps go through all their spans for; smaller counts run over into it after 65,536.
+const THOROUGH: usize = 1 << 32;
 /// Who they are, by their tokens; 0: nobody. One that finds no place does without what `notice_fork` is
 /// for.
 static FORKERS: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -59,7 +61,18 @@ pub(crate) fn forget_forkers() {
 /// Something that all threads have to notice has come up.
 pub(crate) fn notify_all() {
     // Release: pairs with `settled_notices`.
+    NOTICES.0.fetch_add(THOROUGH, Ordering::Release);
+}
+
+/// The same, but no heap has to go through all its spans for it: this may come often.
+pub(crate) fn notify_briefly() {
+    // Release: as above.
     NOTICES.0.fetch_add(FORKING + 1, Ordering::Release);
+}
+
+/// Whether somebody who has noticed `before`, and now `settled`, has to go through all.
+pub(crate) fn are_thorough(before: usize, settled: usize) -> bool {
+    before / THOROUGH != settled / THOROUGH
 }
 
 /// What there is to notice: it differs from what `settled_notices` has answered while a thread forks, and after

@@ -18,8 +18,8 @@ mod turn;
 
 pub use linux::*;
 pub(crate) use lock::{
-    Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,
-    settled_notices,
+    Guard, Lock, are_thorough, begin_fork, end_fork, forget_forkers, notice_fork, notices,
+    notify_all, notify_briefly, settled_notices,
 };
 pub(crate) use message::{Message, broken, fatal, without_panic};
 pub(crate) use presence::{Presence, Round, may_look};

@@ -6,6 +6,7 @@
 //! Story: docs/design/spans.md
 
 pub(crate) mod abandoned;
+mod ahead;
 mod aside;
 mod corruption;
 mod following;
@@ -17,6 +18,7 @@ mod thinning;
 mod tuning;
 pub(crate) mod waiting;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use aside::{SettingAside, Step};
 pub(crate) use corruption::expect_end;
 pub(crate) use following::{Following, note_thinned};

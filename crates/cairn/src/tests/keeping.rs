@@ -2,15 +2,17 @@
 
 use super::alone::{Random, alone};
 use super::arena::BURST;
+use super::heaps::{Other, blocks};
 use super::large::{MIB, free, mapped, resize};
 use crate::base::SLICE_SIZE;
+use crate::base::size_class::class_of;
 use crate::map::address_map;
 use crate::slices::{Memory, PURGE_DELAY_MS, arena};
 use crate::{
     Stats, allocate, allocate_aligned, check, keep_memory, map_nothing_apart, os, purge,
     set_memory_limits, thread,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 /// Both ways to say it.
@@ -163,6 +165,63 @@ fn an_absurd_size_gives_nothing_back() {
                 assert_eq!(counts(), before);
             }
         }
+        check();
+    });
+}
+
+/// A heap's spans in which others have freed all that was in use go, though its thread is at work and asks for other sizes, or
+/// has freed a part itself.
+#[test]
+fn what_others_have_emptied_goes_while_the_owner_works() {
+    alone(|| {
+        let held = blocks(1000, 20_000);
+        let (own, rest): (Vec<_>, Vec<_>) =
+            held.chunks(4).map(|part| (part[0], &part[1..])).unzip();
+        own.into_iter().for_each(free);
+        let other = Other::with_heap();
+        other.frees(&rest.concat());
+        other.leaves();
+        let spans = || Stats::take().spans.bytes;
+        assert!(spans() > 10 * MIB, "nobody has looked");
+        let end = Instant::now() + Duration::from_secs(20);
+        while spans() > 2 * MIB && Instant::now() < end {
+            for size in [64, 200] {
+                blocks(size, 1000).into_iter().for_each(free);
+            }
+        }
+        assert!(spans() <= 2 * MIB, "{}", spans());
+        check();
+    });
+}
+
+/// Where memory is scarce, heaps are asked often: none goes through all its spans then.
+#[test]
+fn a_brief_notice_has_nobody_go_through_all() {
+    alone(|| {
+        let held = blocks(1000, 20_000);
+        let firsts = held.chunks(16).map(|part| (part[0], part[1]));
+        let (own, others): (Vec<_>, Vec<_>) = firsts.unzip();
+        own.into_iter().for_each(free);
+        let other = Other::with_heap();
+        other.frees(&others);
+        other.leaves();
+        let pending = |&block: &*mut u8| {
+            let index = address_map::span_index(block, class_of(1000));
+            // SAFETY: a span with live blocks.
+            unsafe { address_map::remote_word(index) }.pending() > 0
+        };
+        let pending = || others.iter().filter(|block| pending(block)).count();
+        // SAFETY: the calling thread's heap.
+        let tick = || unsafe { (*thread::heap()).slow_tick() };
+        tick();
+        let before = pending();
+        assert!(before > 900, "{before}");
+        os::notify_briefly();
+        tick();
+        assert_eq!(pending(), before);
+        os::notify_all();
+        tick();
+        assert!(pending() < 10, "{}", pending());
         check();
     });
 }

@@ -198,7 +198,7 @@ pub(super) fn relieve(arena: Guard<'static, Arena>, bound: usize, come: usize) {
     }
     if limit::is_short(counted) && limit::note_near() {
         // Heaps come by: one tells the program.
-        os::notify_all();
+        os::notify_briefly();
     }
 }
 
