@@ -8,7 +8,7 @@ use crate::heap::Heap;
 use crate::map::address_map::slice_of;
 use crate::slices::arena;
 use crate::thread::pool;
-use crate::{check, os, purge, set_purge_delay_ms, thread};
+use crate::{check, os, purge, set_memory_limits, set_purge_delay_ms, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -127,6 +127,23 @@ fn what_is_not_used_goes_back() {
         }
         assert!(row(SIZE).spans >= 39);
         check();
+    });
+}
+
+/// Where a hard limit counts what nobody uses, no heap has rows.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "it never keeps any")]
+fn under_a_hard_limit_no_slices_are_kept_ahead() {
+    alone(|| {
+        let other = Other::new();
+        assert!(set_memory_limits(0, 1 << 30));
+        let (mine, others) = (blocks(SIZE, 20 * IN_SPAN), other.allocates(SIZE, 20 * IN_SPAN));
+        assert_eq!(ahead(), 0);
+        assert!(set_memory_limits(0, 0));
+        let more = blocks(SIZE, 60 * IN_SPAN);
+        assert!(ahead() > 0);
+        other.frees(&others);
+        mine.into_iter().chain(more).for_each(free);
     });
 }
 

@@ -28,8 +28,8 @@ use crate::base::{SLICE_SIZE, point};
 use crate::map::{Bit, CHUNK_SLICES, ChunkBits, address_map, region};
 use crate::os::{self, Lock};
 use crate::slices::fences::{Fence, Fences, Taken};
-use crate::slices::reservation;
 use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
+use crate::slices::{limit, reservation};
 use bursts::Bursts;
 use huge::{HUGE_SLICES, back_by_huge_page};
 use near::{give_back, take_at};
@@ -128,9 +128,10 @@ pub(crate) fn take_for_nurseries(users: usize) -> Option<Run> {
 }
 
 /// Takes a slice for a span; with those behind it, `AHEAD` in all, if the lowest free slice begins such a row and it is clean:
-/// what is dirty, or lies between others, is taken one by one. How many they are.
+/// what is dirty, or lies between others, is taken one by one, and where a limit counts what nobody uses. How many they are.
 pub(crate) fn take_row(users: usize) -> Option<(Run, usize)> {
-    take_up_to(AHEAD, 1, users, Taken::ForSpan)
+    let most = if limit::hard() > 0 { 1 } else { AHEAD };
+    take_up_to(most, 1, users, Taken::ForSpan)
 }
 
 /// Takes `most` clean slices, a power of two, or `slices`.
