@@ -112,11 +112,12 @@ const BY_DESIGN: &str =
 /// Tests of the core that make no sense under a sanitizer. With addresses, who looks for the caller of a guarded block reads
 /// other functions' frames, between whose variables the tool has walls. With threads, the memory resident is the tool's,
 /// and it has the kernel map memory where a region has no place: right behind the reservation.
-const LEFT_OUT: [(&str, &str); 5] = [
+const LEFT_OUT: [(&str, &str); 6] = [
     ("address", "tests::guards::"),
     ("thread", "tests::nursery::small_heaps_are_small"),
     ("thread", "an_idle_program_gives_back"),
     ("thread", "tests::faults_in_regions"),
+    ("thread", "tests::sample::profile::heaps_that_come_and_go_lose_no_page"),
     ("thread", "tests::region::what_cannot_be_a_region_is_told_apart"),
 ];
 
