@@ -24,8 +24,8 @@ pub(crate) struct Args {
 /// Debian's packages that this command is made of.
 const NEEDS: &str = "mmdebstrap apt util-linux coreutils git";
 /// What is tried where little but the surroundings differs: programs that preload the library, and
-/// the command. Of the workspace: of fewer packages cargo would build their dependencies anew.
-const SOME_TESTS: &str = "cargo test --workspace --test environment --test run --test programs";
+/// the command. Of the same packages: of fewer cargo would build their dependencies anew.
+const SOME_TESTS: &str = "cargo test -p 'cairn-*' --test environment --test run --test programs";
 const SCRIPT: &str = "xtask/src/fresh.sh";
 /// Places in the new system. A path with a space is the one that goes wrong, if any.
 const CLONE: &str = "/home/newcomer/a b/cairn";
