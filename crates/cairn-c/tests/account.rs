@@ -249,6 +249,24 @@ fn a_program_that_closes_standard_error_has_one_too() {
     }
 }
 
+/// Neither a reader that has gone nor a limit on files, each of which has its signal, changes how the process ends.
+#[test]
+fn a_program_whose_account_nobody_reads_ends_as_it_means_to() {
+    let path = scratch_dir().join(format!("account-full-{}", std::process::id()));
+    let file = ("CAIRN_STATS_FILE", path.to_str().expect("plain"));
+    for (case, settings, code) in
+        [("loses_its_reader", &[STATS][..], 7), ("hold", &[STATS, file][..], 0)]
+    {
+        for (what, mut command) in commands(case, settings) {
+            limit(&mut command, libc::RLIMIT_FSIZE, 100);
+            let outcome = run(command);
+            assert_eq!(outcome.status.code(), Some(code), "{what}: {}", outcome.status);
+            assert_eq!(outcome.stdout, if code == 7 { "kept" } else { "" }, "{what}");
+        }
+    }
+    let _ = fs::remove_file(path);
+}
+
 /// A file that is written at the end does not come in its place.
 #[test]
 fn a_profile_is_not_taken_for_standard_error() {

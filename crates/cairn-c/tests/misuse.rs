@@ -163,3 +163,16 @@ fn the_handler_of_the_abort_may_allocate() {
         assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{loading:?}: the handler did not end");
     });
 }
+
+/// A message that nobody reads does not end the process in its own way.
+#[test]
+fn the_abort_comes_without_a_reader_too() {
+    if skip_for_stand_in() {
+        return;
+    }
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("misuse.c", loading) else { continue };
+        let outcome = program.run(&["nobody_reads"]);
+        assert_eq!(outcome.signal(), Some(libc::SIGABRT), "{loading:?}: {}", outcome.status);
+    }
+}

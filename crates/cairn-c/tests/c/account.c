@@ -98,6 +98,15 @@ static void closes_standard_error(void)
     close(2);
 }
 
+/* As with `program 2>&1 >file | head -1`. What is printed is written at the exit. */
+static void loses_its_reader(void)
+{
+    hold();
+    printf("kept");
+    lose_the_reader_of_standard_error();
+    exit(7);
+}
+
 /* The file that is named beside the case, opened with these flags, gets the number of standard error. */
 static void put_in_its_place(int flags)
 {
@@ -243,6 +252,7 @@ static const struct test_case cases[] = {
     {"becomes_another", becomes_another},
     {"children", children},
     {"closes_standard_error", closes_standard_error},
+    {"loses_its_reader", loses_its_reader},
     {"puts_data_in_its_place", puts_data_in_its_place},
     {"puts_data_in_the_place_of_both", puts_data_in_the_place_of_both},
     {"puts_a_log_in_its_place", puts_a_log_in_its_place},

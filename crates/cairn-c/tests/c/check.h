@@ -191,6 +191,14 @@ static inline size_t resident_kib(void) { return status_kib("VmRSS:"); }
 static inline size_t peak_resident_kib(void) { return status_kib("VmHWM:"); }
 static inline size_t virtual_kib(void) { return status_kib("VmSize:"); }
 
+/* Standard error has no reader from now on. */
+static inline void lose_the_reader_of_standard_error(void)
+{
+    int ends[2];
+    CHECK(pipe(ends) == 0 && close(ends[0]) == 0, "a pipe");
+    CHECK(dup2(ends[1], 2) == 2 && close(ends[1]) == 0, "standard error");
+}
+
 /* The cases of a program. */
 struct test_case {
     const char *name;

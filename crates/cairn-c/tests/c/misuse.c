@@ -233,6 +233,12 @@ static void handler_allocates(void)
     twice(MIB);
 }
 
+static void nobody_reads(void)
+{
+    lose_the_reader_of_standard_error();
+    twice(MIB);
+}
+
 static const struct test_case cases[] = {
     {"free_stack", free_stack},
     {"free_static", free_static},
@@ -276,5 +282,6 @@ static const struct test_case cases[] = {
     {"usable_size_stack", usable_size_stack},
     {"usable_size_inside", usable_size_inside},
     {"handler_allocates", handler_allocates},
+    {"nobody_reads", nobody_reads},
 };
 MAIN(cases)

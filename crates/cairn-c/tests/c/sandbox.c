@@ -53,7 +53,7 @@ static const struct entry thread_calls[] = {
 
 /* ... and the head of a report. */
 static const struct entry report_calls[] = {
-    {"getpid", SYS_getpid},
+    {"getpid", SYS_getpid}, {"rt_sigprocmask", SYS_rt_sigprocmask},
 };
 
 enum { FILTER_MAX = 128 };

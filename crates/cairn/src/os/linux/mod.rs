@@ -400,9 +400,39 @@ pub(crate) fn write_stderr(bytes: &[u8]) {
     write_all(libc::STDERR_FILENO, bytes);
 }
 
+/// Signals that a write may send to its thread: nobody reads any more; the file is as large as it may be. Numbers count from 1.
+const OF_WRITES: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
+
+/// Changes what the calling thread has blocked of `signals`; which of them it had before. Where that cannot be, all.
+fn change_blocked(how: c_int, signals: u64) -> u64 {
+    let mut before = signals;
+    let [at, old] =
+        [(&raw const signals).expose_provenance(), (&raw mut before).expose_provenance()];
+    // SAFETY: two of the kernel's sets, the second one valid for writing.
+    unsafe {
+        system_call(libc::SYS_rt_sigprocmask, [how as usize, at, old, size_of::<u64>(), 0, 0])
+    };
+    before & signals
+}
+
 /// Writes bytes to a descriptor; false if that fails. What a signal has interrupted is begun again, but not for ever.
+/// No signal comes of it, but where the program has that blocked: it stays pending, as after writes of its own.
 #[inline(never)]
-pub fn write_all(descriptor: core::ffi::c_int, mut bytes: &[u8]) -> bool {
+pub fn write_all(descriptor: c_int, bytes: &[u8]) -> bool {
+    let blocked = OF_WRITES & !change_blocked(libc::SIG_BLOCK, OF_WRITES);
+    let answer = write_blocked(descriptor, bytes);
+    if [libc::EPIPE, libc::EFBIG].contains(&answer) {
+        let (at, zero) = ((&raw const blocked).expose_provenance(), [0u64; 2]);
+        let zero = zero.as_ptr().expose_provenance();
+        // SAFETY: one of the kernel's sets, and a time that is over: nobody waits.
+        unsafe { system_call(libc::SYS_rt_sigtimedwait, [at, 0, zero, size_of::<u64>(), 0, 0]) };
+    }
+    change_blocked(libc::SIG_UNBLOCK, blocked);
+    answer == 0
+}
+
+/// Writes bytes; 0, or the error.
+fn write_blocked(descriptor: c_int, mut bytes: &[u8]) -> c_int {
     /// More signals than that while one write waits are a fault.
     const AGAIN: u32 = 100;
     let mut again = AGAIN;
@@ -415,10 +445,11 @@ pub fn write_all(descriptor: core::ffi::c_int, mut bytes: &[u8]) -> bool {
         match usize::try_from(n) {
             Ok(more) if more > 0 => bytes = bytes.get(more..).unwrap_or(&[]),
             Err(_) if n == -(libc::EINTR as isize) && again > 0 => again -= 1,
-            _ => return false,
+            Err(_) => return -n as c_int,
+            _ => return libc::EIO,
         }
     }
-    true
+    0
 }
 
 /// Ends the process with SIGABRT.
