@@ -124,6 +124,15 @@ fn sized_deletes_that_lie() {
 }
 
 #[test]
+fn a_block_of_no_class_is_not_taken_for_one_of_the_smallest() {
+    aborts("free_sized_large_as_small", "free");
+    aborts("free_sized_huge_as_small", "free");
+    aborts("free_sized_guarded_as_small", "free");
+    aborts("delete_of_large_as_small", "delete");
+    aborts("delete_of_huge_as_small", "delete");
+}
+
+#[test]
 fn second_free_of_a_huge_block() {
     aborts("double_free_huge", "free");
 }

@@ -136,6 +136,7 @@ static void write_after_free(void)
 /* Not in the C library's headers, and not in every library. */
 void free_sized(void *, size_t) __attribute__((weak));
 void free_aligned_sized(void *, size_t, size_t) __attribute__((weak));
+int cairn_guard_every(size_t) __attribute__((weak));
 void *_Znwm(size_t) __attribute__((weak));
 void _ZdlPvm(void *, size_t) __attribute__((weak));
 void _ZdlPvmSt11align_val_t(void *, size_t, size_t) __attribute__((weak));
@@ -153,6 +154,18 @@ static void free_sized_too_small(void)
 static void free_sized_large(void)
 {
     free_sized(announced(malloc(MIB)), 1000);
+}
+
+/* The smallest sizes, of blocks that have no size class. */
+static void free_sized_large_as_small(void) { free_sized(announced(malloc(MIB)), 8); }
+static void free_sized_huge_as_small(void) { free_sized(announced(malloc(40 * MIB)), 8); }
+static void delete_of_large_as_small(void) { _ZdlPvm(announced(_Znwm(MIB)), 4); }
+static void delete_of_huge_as_small(void) { _ZdlPvm(announced(_Znwm(40 * MIB)), 4); }
+
+static void free_sized_guarded_as_small(void)
+{
+    CHECK(cairn_guard_every(1) == 1, "no memory");
+    free_sized(announced(malloc(100)), 8);
 }
 
 static void free_aligned_sized_wrong(void)
@@ -270,6 +283,11 @@ static const struct test_case cases[] = {
     {"free_sized_too_large", free_sized_too_large},
     {"free_sized_too_small", free_sized_too_small},
     {"free_sized_large", free_sized_large},
+    {"free_sized_large_as_small", free_sized_large_as_small},
+    {"free_sized_huge_as_small", free_sized_huge_as_small},
+    {"free_sized_guarded_as_small", free_sized_guarded_as_small},
+    {"delete_of_large_as_small", delete_of_large_as_small},
+    {"delete_of_huge_as_small", delete_of_huge_as_small},
     {"free_aligned_sized_wrong", free_aligned_sized_wrong},
     {"delete_of_another_size", delete_of_another_size},
     {"delete_of_another_alignment", delete_of_another_alignment},

@@ -7,10 +7,13 @@
 
 use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
-use crate::base::{AtomicBool, MEDIUM_MAX, MIN_ALIGN, Ordering, SLICE_SIZE, SMALL_MAX, size_class};
-use crate::map::{OWNER_CLOSED, address_map};
+use crate::base::{
+    AtomicBool, MEDIUM_MAX, MIN_ALIGN, Ordering, SLICE_SIZE, SMALL_MAX, holds_at, size_class,
+};
+use crate::map::{Descriptor, OWNER_CLOSED, OWNER_HEAP_MIN, address_map};
 use crate::store::{Behind, Canary, canary};
 use crate::{closed, large, samples::guards};
+use core::mem::offset_of;
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
 /// Aborts on any other pointer.
@@ -55,7 +58,15 @@ fn usable_elsewhere(p: *mut u8) -> usize {
 #[inline(always)]
 #[must_use]
 pub fn has_class_of(p: *const u8, size: usize) -> bool {
-    size <= SMALL_MAX && address_map::descriptor(p).class() == size_class::small_class(size)
+    const CLASS: usize = offset_of!(Descriptor, class);
+    if size > SMALL_MAX {
+        return false;
+    }
+    let (d, class) = (address_map::descriptor(p), size_class::small_class(size).number());
+    // What is no span has the smallest class.
+    // SAFETY: the word of the class stands there.
+    let is_class = unsafe { holds_at::<CLASS>((&raw const *d).cast(), class) };
+    is_class && d.owner.load(Ordering::Relaxed) >= OWNER_HEAP_MIN
 }
 
 /// Whether a block may have had another size before.

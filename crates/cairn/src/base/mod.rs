@@ -27,8 +27,8 @@ pub(crate) use size_class::{
 };
 pub(crate) use sync::{
     Apart, AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Plain,
-    UnsafeCell, add_at, fence, holds, in_loom, in_shuttle, is_zero_at, late_fence, owners_fence,
-    point, touched,
+    UnsafeCell, add_at, fence, holds, holds_at, in_loom, in_shuttle, is_zero_at, late_fence,
+    owners_fence, point, touched,
 };
 pub(crate) use tuning::{
     CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES, FULL_STEP, SHARED_REFILLS,

@@ -111,6 +111,32 @@ pub(crate) unsafe fn is_zero_at<const AT: usize>(base: *const u8) -> bool {
     unsafe { (*base.add(AT).cast::<AtomicU32>()).load(Ordering::Relaxed) == 0 }
 }
 
+/// Whether the word `AT` bytes behind `base` has that value: as above.
+///
+/// # Safety
+/// A word stands there.
+#[inline(always)]
+pub(crate) unsafe fn holds_at<const AT: usize>(base: *const u8, value: u32) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if !cfg!(any(miri, debug_assertions)) {
+        // SAFETY: reads one aligned word, as a relaxed load would.
+        unsafe {
+            core::arch::asm!(
+                "cmp dword ptr [{0} + {1}], {2:e}",
+                "jne {3}",
+                in(reg) base,
+                const AT,
+                in(reg) value,
+                label { return false },
+                options(nostack, readonly),
+            );
+        }
+        return true;
+    }
+    // SAFETY: the caller's.
+    unsafe { (*base.add(AT).cast::<AtomicU32>()).load(Ordering::Relaxed) == value }
+}
+
 /// Whether `word` has that value, as a relaxed load tells.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]

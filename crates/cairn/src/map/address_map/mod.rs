@@ -62,7 +62,7 @@ pub(crate) struct Descriptor {
     /// only to its own tag or away from it: whoever reads its own tag holds the span.
     pub(crate) owner: AtomicU32,
     /// Size class of the span.
-    class: AtomicU32,
+    pub(crate) class: AtomicU32,
     /// The slot of the span or large block that the slice belongs to.
     pub(crate) slot: AtomicPtr<Slot>,
     // Constant while the span exists, and all that a free needs to know of it. Here and not in the

@@ -50,6 +50,13 @@ pub(crate) unsafe fn is_zero_at<const AT: usize>(base: *const u8) -> bool {
     holds(unsafe { &*base.add(AT).cast() }, 0)
 }
 
+/// Whether the word `AT` bytes behind `base` has that value, as a relaxed load tells.
+#[track_caller]
+pub(crate) unsafe fn holds_at<const AT: usize>(base: *const u8, value: u32) -> bool {
+    // SAFETY: the caller's.
+    holds(unsafe { &*base.add(AT).cast() }, value)
+}
+
 /// What waiting long does for who looks later: see the core's.
 pub(crate) fn owners_fence() {
     super::fence(Ordering::SeqCst);
