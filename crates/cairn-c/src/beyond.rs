@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn cairn_recallocarray(
     let Some(new) = count.checked_mul(size) else { return family::no_memory() };
     // SAFETY: the caller's contract; a block that has `old` bytes.
     unsafe {
-        if old > cairn::usable_size(block.cast()) {
+        if old > cairn::room(block.cast()) {
             cairn::bad_size("cairn_recallocarray", block.cast());
         }
         let block = block.cast();
@@ -146,6 +146,7 @@ pub(crate) unsafe extern "C" fn cairn_recallocarray(
             libc::explicit_bzero(block.add(new.min(old)).cast(), old.saturating_sub(new));
             // What a large block need not keep goes back.
             let _ = cairn::try_expand(block, new);
+            cairn::keep(block, new);
         } else {
             place.copy_from_nonoverlapping(block, old.min(new));
             libc::explicit_bzero(block.cast(), old);

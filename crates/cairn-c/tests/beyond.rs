@@ -43,6 +43,12 @@ fn arrays_leave_nothing_behind() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "hardened"), ignore = "the hardened build alone notices it")]
+fn writes_behind_resized_arrays_are_noticed() {
+    passes_linked("recallocarray_overflow");
+}
+
+#[test]
 fn a_pool_of_idle_threads_holds_nothing() {
     passes_linked("idle_pool");
 }

@@ -162,7 +162,8 @@ pub use thread::{
 pub use {
     api::{
         NoMemory, Null, Resized, allocate_aligned_or, allocate_or, allocate_zeroed_array_or,
-        allocate_zeroed_or, bad_size, deallocate_named, has_class_of, may_have_size, may_stay,
+        allocate_zeroed_or, bad_size, deallocate_named, has_class_of, keep, may_have_size,
+        may_stay, room,
     },
     os::{HUGE_PAGES, start_small_thread, system_call, write_all},
     report::outside::{HEADER, Header},

@@ -201,7 +201,9 @@ static void recallocarray_(void)
             CHECK(moved && malloc_usable_size(moved) >= new, "%zu to %zu", old, new);
             CHECK(holds(moved, kept, 3), "%zu to %zu", old, new);
             CHECK(all_zero(moved + kept, new - kept), "%zu to %zu: zero", old, new);
-            if (moved == before) CHECK(all_zero(moved + kept, malloc_usable_size(moved) < old ? 0 : old - kept), "%zu to %zu: wiped", old, new);
+            /* Hardened, a word behind the end is a canary. */
+            size_t end = kept + sizeof(size_t), had = malloc_usable_size(moved) < old ? 0 : old;
+            if (moved == before) CHECK(all_zero(moved + end, had < end ? 0 : had - end), "%zu to %zu: wiped", old, new);
             else if (old > 32 && old <= 64 * KIB) CHECK(all_zero(before + 16, old - 16), "%zu to %zu: left behind", old, new);
             free(moved);
         }
@@ -217,6 +219,21 @@ static void recallocarray_(void)
     expect_end(wrong_count, block, "cairn_recallocarray");
     free(block);
     expect_end(freed_array, block, "free");
+}
+
+static void overflow_array(void *sizes)
+{
+    size_t old = ((size_t *)sizes)[0], new = ((size_t *)sizes)[1];
+    unsigned char *block = cairn_recallocarray(calloc(old, 1), old, new, 1);
+    block[new] = (unsigned char)~block[new];
+    free(block);
+}
+
+/* Hardened: a resized array ends where the program has said. */
+static void recallocarray_overflow(void)
+{
+    size_t sizes[][2] = {{900, 950}, {950, 900}, {100000, 100050}, {100050, 100000}, {100, 5000}};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) expect_end(overflow_array, sizes[i], "free");
 }
 
 static void *work_then_wait(void *barrier)
@@ -376,6 +393,7 @@ static const struct test_case cases[] = {
     {"aligned_at", aligned_at},
     {"batches", batches},
     {"recallocarray", recallocarray_},
+    {"recallocarray_overflow", recallocarray_overflow},
     {"idle_pool", idle_pool},
     {"counts", counts},
     {"json", json},

@@ -22,8 +22,8 @@ use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 pub use lookup::base;
 use lookup::live_block;
 pub use misuse::bad_size;
-pub(crate) use resize::{expect_in_use, keep, keep_or_null, resize_or_give_back};
-pub use usable::{Resized, has_class_of, may_have_size, may_stay, usable_size};
+pub(crate) use resize::{expect_in_use, keep_or_null, resize_or_give_back};
+pub use usable::{Resized, has_class_of, may_have_size, may_stay, room, usable_size};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::api::tuning::FOREIGN_MIN;

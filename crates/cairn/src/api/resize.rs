@@ -106,7 +106,7 @@ unsafe fn reallocate_marked(p: *mut u8, size: usize, align: usize) -> *mut u8 {
 /// # Safety
 /// It is a live block's start, and may have that size.
 #[inline(always)]
-pub(crate) unsafe fn keep(p: *mut u8, size: usize) {
+pub unsafe fn keep(p: *mut u8, size: usize) {
     if HARDENED {
         // SAFETY: as above.
         unsafe {

@@ -103,9 +103,11 @@ pub(super) fn may_keep(p: *mut u8, has: usize, size: usize, align: usize) -> boo
     may
 }
 
-/// Bytes that the block at `p` has room for.
+/// Bytes that the block at `p`, any value at all, has room for; the program has no more of it than before. 0 if no block
+/// starts there.
 #[cold]
-fn room(p: *mut u8) -> usize {
+#[must_use]
+pub fn room(p: *mut u8) -> usize {
     match address_map::span_block(p) {
         Some((class, _)) => canary::room(class),
         None => large_usable(p).unwrap_or(0),
