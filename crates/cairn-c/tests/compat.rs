@@ -66,15 +66,32 @@ fn what_has_grown_in_its_place_may_be_filled() {
             return q == NULL;
         }
     ";
+    optimized_passes("fortified", SOURCE);
+}
+
+/// Compilers leave out a block that nobody uses.
+#[test]
+fn address_space_is_reserved_by_the_first_call_too() {
+    optimized_passes(
+        "reserves",
+        "
+        #include <mimalloc.h>
+        int main(void) { return mi_reserve_os_memory(64 << 20, true, false); }
+        ",
+    );
+}
+
+/// Runs a program that the compiler has optimized with all it knows.
+fn optimized_passes(name: &str, source: &str) {
     if skip_for_stand_in() {
         return;
     }
-    let program = scratch_dir().join(format!("fortified-{}", std::process::id()));
+    let program = scratch_dir().join(format!("{name}-{}", std::process::id()));
     let mut command = Command::new("cc");
     command.args(["-O2", "-D_FORTIFY_SOURCE=2", "-x", "c", "-", "-x", "none", "-o"]).arg(&program);
     command.arg("-I").arg(compat_dir()).arg(&library().shared).stdin(Stdio::piped());
     let mut child = command.spawn().expect("the compiler is there");
-    child.stdin.take().expect("a pipe").write_all(SOURCE.as_bytes()).expect("it reads");
+    child.stdin.take().expect("a pipe").write_all(source.as_bytes()).expect("it reads");
     assert!(child.wait().expect("it ends").success());
     let folder = library().shared.parent().expect("a folder");
     let status = Command::new(&program).env("LD_LIBRARY_PATH", folder).status().expect("it runs");
