@@ -6,7 +6,7 @@ use crate::environment::{
 };
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
-use crate::{at_signal, destination, profile, stats};
+use crate::{at_signal, cxx, destination, profile, stats};
 use core::arch::global_asm;
 use core::fmt::{self, Display, Formatter, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -115,6 +115,7 @@ extern "C" fn start() {
     // Nothing is reserved here: a program may limit its own address space before it allocates.
     cairn::see_forks();
     HAS_READ.store(true, Ordering::Relaxed);
+    cxx::note_stubs();
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;

@@ -3,7 +3,9 @@
 //! is imitated, and no exception ever passes through a Rust frame.
 
 use crate::cxx_catch;
-use crate::cxx_runtime::{NO_PARTITION, allocate, cairn_new_retry, new_handler};
+use crate::cxx_runtime::{
+    self, NO_PARTITION, Operator, allocate, cairn_new_retry, leads_away, new_handler,
+};
 use crate::family::MALLOC_ALIGN;
 use cairn::NoMemory;
 use core::arch::{asm, global_asm, naked_asm};
@@ -319,7 +321,7 @@ pub(crate) enum Form {
 
 /// The throwing forms, as the program has them, and ours.
 #[inline(always)]
-fn forms() -> [(*const c_void, *const c_void); 4] {
+fn forms() -> [Operator; 4] {
     [
         (resolved!("_Znwm"), new as *const c_void),
         (resolved!("_Znam"), new_array as *const c_void),
@@ -331,7 +333,23 @@ fn forms() -> [(*const c_void, *const c_void); 4] {
 /// Whether the program has a throwing form of its own where ours might be.
 #[inline(never)]
 pub(crate) fn is_replaced() -> bool {
-    forms().iter().any(|(now, own)| now != own)
+    forms().iter().any(leads_away)
+}
+
+/// The forms of `delete` without a size, as the program has them, and ours.
+#[inline(always)]
+fn deletes() -> [Operator; 4] {
+    [
+        (resolved!("_ZdlPv"), delete as *const c_void),
+        (resolved!("_ZdaPv"), delete_array as *const c_void),
+        (resolved!("_ZdlPvSt11align_val_t"), delete_aligned as *const c_void),
+        (resolved!("_ZdaPvSt11align_val_t"), delete_array_aligned as *const c_void),
+    ]
+}
+
+/// Looks what leads away from here, as the library starts.
+pub(crate) fn note_stubs() {
+    cxx_runtime::note_stubs(forms().iter().chain(&deletes()));
 }
 
 /// Ends the process if the block is not one that `operator new` gives for that size and alignment. A program that
@@ -340,13 +358,7 @@ pub(crate) fn is_replaced() -> bool {
 #[inline(never)]
 fn expect_size(p: *mut c_void, size: usize, align: usize) {
     let may_be = cairn::may_have_size(p.cast(), size, align, cairn::Resized::Never);
-    let ours = [
-        (resolved!("_ZdlPv"), delete as *const c_void),
-        (resolved!("_ZdaPv"), delete_array as *const c_void),
-        (resolved!("_ZdlPvSt11align_val_t"), delete_aligned as *const c_void),
-        (resolved!("_ZdaPvSt11align_val_t"), delete_array_aligned as *const c_void),
-    ];
-    if !may_be && !is_replaced() && ours.iter().all(|(now, own)| now == own) {
+    if !may_be && !is_replaced() && !deletes().iter().any(leads_away) {
         cairn::bad_size("operator delete", p.cast());
     }
 }
@@ -423,7 +435,7 @@ pub(crate) fn without_throwing(
         // SAFETY: the runtime's function of that form.
         return unsafe { call_next(next, form, size, align, tag) };
     }
-    if [throwing, ends_in].iter().any(|(now, own)| now != own) {
+    if [throwing, ends_in].iter().any(leads_away) {
         // SAFETY: the form has these arguments.
         return unsafe { cxx_catch::call_new(throwing.0, size, align) };
     }

@@ -3,6 +3,7 @@
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 // Allocates again and again as long as there is a new-handler to call, then throws. The frame
 // is described to the unwinder, because the handler may throw through it; it is gone before
@@ -183,5 +184,45 @@ pub(crate) extern "C" fn allocate(size: usize, align: usize, partition: usize) -
     match partition {
         NO_PARTITION => cairn::allocate_aligned(size, align),
         partition => cairn::allocate_in(partition, size, align),
+    }
+}
+
+/// An operator's address as the program has it, and ours.
+pub(crate) type Operator = (*const c_void, *const c_void);
+
+/// Whatever address the program has of an operator is ours, or a stub's in a program at a fixed address, which has one where
+/// it takes the address. That leads back here: if another library came first, it would have some of the operators that have no
+/// stub. Relaxed: written as the library starts.
+static ALL_LEAD_HERE: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program has another operator in the place of ours.
+#[inline(always)]
+pub(crate) fn leads_away((now, own): &Operator) -> bool {
+    now != own && !ALL_LEAD_HERE.load(Ordering::Relaxed)
+}
+
+/// Takes note whether all these lead here.
+pub(crate) fn note_stubs<'a>(mut operators: impl Iterator<Item = &'a Operator>) {
+    let all = operators.all(|&(now, own)| now == own || is_stub(now));
+    ALL_LEAD_HERE.store(all, Ordering::Relaxed);
+}
+
+/// Whether an address that a symbol has is where a file calls it, and not where one defines it.
+#[cold]
+#[inline(never)]
+fn is_stub(address: *const c_void) -> bool {
+    type Look =
+        unsafe extern "C" fn(*const c_void, *mut libc::Dl_info, *mut *const Symbol, c_int) -> c_int;
+    type Symbol = libc::Elf64_Sym;
+    const RTLD_DL_SYMENT: c_int = 1;
+    // SAFETY: the C library's function of this name, where it has one, has this type; zero is a value of the struct.
+    unsafe {
+        let look = libc::dlsym(libc::RTLD_DEFAULT, c"dladdr1".as_ptr());
+        let Some(look) = core::mem::transmute::<*mut c_void, Option<Look>>(look) else {
+            return false;
+        };
+        let (mut info, mut symbol) = (core::mem::zeroed(), core::ptr::null());
+        look(address, &mut info, &mut symbol, RTLD_DL_SYMENT);
+        symbol.as_ref().is_some_and(|symbol| symbol.st_shndx == 0)
     }
 }

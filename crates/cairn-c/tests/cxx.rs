@@ -2,7 +2,11 @@
 
 mod common;
 
-use common::{Loading, passes, passes_in};
+use common::{
+    Loading, clean_environment, library, passes, passes_in, run, scratch_dir, skip_for_stand_in,
+    source_path,
+};
+use std::process::Command;
 
 #[test]
 fn every_form_of_new_goes_with_every_form_of_delete() {
@@ -82,4 +86,31 @@ fn quiet_forms_follow_those_that_throw() {
     let loadings = [Loading::Preloaded, Loading::Linked];
     passes_in(&loadings, "replaced_plain.cpp", &["quiet_forms_follow"]);
     passes_in(&loadings, "replaced_array.cpp", &["quiet_forms_follow"]);
+}
+
+/// Who takes an operator's address has not replaced it: sizes are checked as in other programs.
+#[test]
+fn a_stub_of_a_program_at_a_fixed_address_is_no_operator_of_its_own() {
+    if skip_for_stand_in() {
+        return;
+    }
+    for is_linked in [false, true] {
+        let path = scratch_dir().join(format!("fixed-address-{}", std::process::id()));
+        let mut compiler = Command::new("c++");
+        compiler.args(["-std=c++17", "-O1", "-no-pie", "-fno-pie", "-o"]).arg(&path);
+        compiler.arg(source_path("fixed_address.cpp"));
+        compiler.args(is_linked.then_some(&library().shared));
+        run(compiler).assert_success("fixed_address.cpp");
+        let mut command = Command::new(&path);
+        clean_environment(&mut command);
+        let preloaded = (!is_linked).then_some(("LD_PRELOAD", &library().shared));
+        command.envs(preloaded);
+        let folder = library().shared.parent().expect("a folder");
+        command.env("LD_LIBRARY_PATH", folder);
+        let outcome = run(command);
+        let what = format!("linked: {is_linked}, {}: {}", outcome.status, outcome.stderr);
+        assert_eq!(outcome.signal(), Some(libc::SIGABRT), "{what}");
+        assert!(outcome.stderr.contains("operator delete"), "{what}");
+        std::fs::remove_file(path).expect("it was just written");
+    }
 }
