@@ -371,8 +371,7 @@ fn next(form: Form) -> *mut c_void {
         Form::Aligned => c"_ZnwmSt11align_val_tRKSt9nothrow_t",
         Form::ArrayAligned => c"_ZnamSt11align_val_tRKSt9nothrow_t",
     };
-    // SAFETY: the name is a C string.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+    cxx_runtime::find_beyond(libc::RTLD_NEXT, name)
 }
 
 /// Calls it.

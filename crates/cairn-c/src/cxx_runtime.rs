@@ -121,8 +121,7 @@ unsafe extern "C" {
 
 /// Finds a function of the C++ runtime; null if there is none in this process.
 fn runtime(linked: usize, name: &CStr) -> *mut c_void {
-    // SAFETY: the table is constant once the library is loaded. The names are C strings; the C
-    // library's function has this type; the flags only look at what is loaded.
+    // SAFETY: the table is constant once the library is loaded.
     unsafe {
         // Volatile: the loader fills the table in.
         if let Some(entry) = (&raw const cairn_runtime).as_ref().and_then(|t| t.get(linked))
@@ -131,7 +130,18 @@ fn runtime(linked: usize, name: &CStr) -> *mut c_void {
         {
             return found;
         }
-        let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        find_beyond(libc::RTLD_DEFAULT, name)
+    }
+}
+
+/// Finds a function of the C++ runtime in the loader's order, from `place` on, or in a runtime that is out of the global scope,
+/// as it came with a plugin; null if there is none.
+#[cold]
+#[inline(never)]
+pub(crate) fn find_beyond(place: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: the names are C strings; the C library's function has this type; the flags only look at what is loaded.
+    unsafe {
+        let found = libc::dlsym(place, name.as_ptr());
         if !found.is_null() {
             return found;
         }
@@ -141,7 +151,6 @@ fn runtime(linked: usize, name: &CStr) -> *mut c_void {
         let Some(open) = core::mem::transmute::<*mut c_void, Option<Open>>(open) else {
             return core::ptr::null_mut();
         };
-        // Out of the global scope if it came with a plugin.
         for library in [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"] {
             let handle = open(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if !handle.is_null() {

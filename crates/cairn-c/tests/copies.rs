@@ -143,6 +143,22 @@ fn a_plugins_constructor_may_wait_for_a_thread() {
     }
 }
 
+/// A plugin in C++ that allocates by the forms that do not throw.
+fn nothrow_plugin() -> PathBuf {
+    compiled("g++", "plugin-nothrow.so", |cxx| {
+        cxx.args(["-shared", "-std=c++17"]).arg(source_path("plugin_nothrow.cpp"));
+    })
+}
+
+/// The C++ library came with the plugin, and no other library finds it.
+#[test]
+fn what_a_plugins_new_handler_throws_is_caught() {
+    if skip_for_stand_in() {
+        return;
+    }
+    run(&SHARED, "plugin_gives_up", &[nothrow_plugin().display().to_string()]);
+}
+
 /// Such a host has forms of `operator new` that are not ours, and the forms that do not throw are in no library that others see.
 #[test]
 fn a_plugin_whose_host_has_another_runtime_gets_blocks() {
@@ -150,11 +166,8 @@ fn a_plugin_whose_host_has_another_runtime_gets_blocks() {
         cxx.args(["-std=c++17", "-static-libstdc++", "-static-libgcc", "-rdynamic"]);
         cxx.arg(source_path("plugin_host.cpp"));
     });
-    let plugin = compiled("g++", "plugin-nothrow.so", |cxx| {
-        cxx.args(["-shared", "-std=c++17"]).arg(source_path("plugin_nothrow.cpp"));
-    });
     let mut command = Command::new(host);
-    command.arg(plugin).env("LD_PRELOAD", &library().shared);
+    command.arg(nothrow_plugin()).env("LD_PRELOAD", &library().shared);
     let output = command.output().expect("the host starts");
     assert!(output.status.success(), "{output:?}");
 }

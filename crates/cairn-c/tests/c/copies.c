@@ -240,11 +240,21 @@ static void work_mixed_up(int flags)
 static void mixed_up(void) { work_mixed_up(0); }
 static void mixed_up_deeply_bound(void) { work_mixed_up(RTLD_DEEPBIND); }
 
+/* This program has no C++ library: it comes with the plugin, and others do not see it. */
+static void plugin_gives_up(void)
+{
+    void *plugin = dlopen(case_arguments[0], RTLD_NOW | RTLD_LOCAL);
+    CHECK(plugin != NULL, "%s", dlerror());
+    int (*gives_up)(void) = (int (*)(void))dlsym(plugin, "gives_up");
+    CHECK(gives_up != NULL && gives_up() == 4, "a block of nearly all addresses");
+}
+
 static const struct test_case cases[] = {
     {"side_by_side", side_by_side},
     {"side_by_side_deeply_bound", side_by_side_deeply_bound},
     {"threads_outlive_them", threads_outlive_them},
     {"they_come_again", they_come_again},
+    {"plugin_gives_up", plugin_gives_up},
     {"mixed_up", mixed_up},
     {"mixed_up_deeply_bound", mixed_up_deeply_bound},
 };
