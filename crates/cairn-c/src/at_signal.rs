@@ -7,7 +7,7 @@
 //!
 //! docs/guide/statistics.md says what it changes for a program.
 
-use crate::report::process;
+use crate::report::identity;
 use crate::settings::Signals;
 use crate::stats;
 use core::ffi::{c_int, c_void};
@@ -47,7 +47,7 @@ pub(crate) fn begin(signals: Signals) -> bool {
             return false;
         }
     }
-    OWNER.store(process(), Ordering::Relaxed);
+    OWNER.store(identity(), Ordering::Relaxed);
     if signals.term {
         listen(libc::SIGTERM);
     }
@@ -112,7 +112,7 @@ extern "C" fn heard(signal: c_int) {
     // SAFETY: as above.
     let saved = unsafe { *errno };
     let number = signal.unsigned_abs();
-    let is_here = OWNER.load(Ordering::Relaxed) == process();
+    let is_here = OWNER.load(Ordering::Relaxed) == identity();
     let order = Ordering::Relaxed;
     if is_here && WORD.compare_exchange(NOTHING, number, order, order).is_ok() {
         wake();
@@ -131,7 +131,7 @@ extern "C" fn heard(signal: c_int) {
 /// Whether a signal has arrived of which this process will die.
 pub(crate) fn is_dying() -> bool {
     let word = WORD.load(Ordering::Relaxed);
-    word != NOTHING && word != ENDING && OWNER.load(Ordering::Relaxed) == process()
+    word != NOTHING && word != ENDING && OWNER.load(Ordering::Relaxed) == identity()
 }
 
 /// Returns when no signal has arrived, or the system does not let the process die.
@@ -185,7 +185,7 @@ fn die_of(signal: c_int) {
 /// the C library see its own last thread, with which it ends the process.
 extern "C" fn end(_: *mut c_void) {
     let order = Ordering::Relaxed;
-    if OWNER.load(order) != process() {
+    if OWNER.load(order) != identity() {
         return;
     }
     if WORD.compare_exchange(NOTHING, ENDING, order, order).is_err() {

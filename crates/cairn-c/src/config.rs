@@ -148,9 +148,9 @@ extern "C" fn start() {
     if stats::is_wanted() || wishes.profile {
         report::note_stderr();
         destination::note_copy();
-    }
-    if stats::is_wanted() && stats::file().is_empty() {
-        report::keep_stderr();
+        if report::see_forks() && stats::is_wanted() && stats::file().is_empty() {
+            report::keep_stderr();
+        }
     }
     if wishes.no_inherit {
         leave_children_alone();

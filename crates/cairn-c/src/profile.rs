@@ -3,7 +3,7 @@
 use crate::destination::{Destination, Rank};
 use crate::environment::{self, prefix};
 use crate::json::{Pieces, Writer};
-use crate::report::{process, warn, warn_at_end};
+use crate::report::{identity, warn, warn_at_end};
 use crate::settings::Text;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,7 @@ pub(crate) fn begin(rate: usize, first: u32) {
         warn(format_args!("{}PROFILE: there is no memory for it", Text(prefix())));
         return;
     }
-    let own = process();
+    let own = identity();
     FIRST.store(if first == 0 { own } else { first }, Ordering::Relaxed);
     if first == 0 {
         environment::mark_as_first_profiled(own);
@@ -84,7 +84,7 @@ pub(crate) fn begin(rate: usize, first: u32) {
 pub(crate) fn at_exit() {
     let first = FIRST.load(Ordering::Relaxed);
     if first != 0 {
-        write_once(first, process());
+        write_once(first, identity());
     }
 }
 

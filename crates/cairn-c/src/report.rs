@@ -3,7 +3,7 @@
 use cairn::Stats;
 use core::ffi::{CStr, c_int, c_long};
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const STDERR: c_int = 2;
 
@@ -12,6 +12,30 @@ const STDERR: c_int = 2;
 pub(crate) fn process() -> u32 {
     // SAFETY: the call has no preconditions.
     unsafe { cairn::system_call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Tells this process from all that it may come from by forks, as far as those are seen: in another namespace it may have the
+/// number of one of them.
+pub(crate) fn identity() -> u32 {
+    process() ^ FORKS.load(Ordering::Relaxed)
+}
+
+/// The forks since the library was loaded, in the bits that no process's number has. Relaxed: a forked child has one thread.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+const FORK: u32 = 1 << 22;
+
+/// Sees forks from now on; false without memory for that.
+pub(crate) fn see_forks() -> bool {
+    // SAFETY: the handler stays loaded as long as the process.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) == 0 }
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(FORK, Ordering::Relaxed);
+    if let Some(kept) = kept_stderr() {
+        close(kept);
+    }
+    KEPT.store(-1, Ordering::Relaxed);
 }
 
 /// Writes to a descriptor, in pieces of a buffer's length.
@@ -163,18 +187,13 @@ fn first_stderr() -> File {
     File { device: FIRST_DEVICE.load(order), node: FIRST_NODE.load(order) }
 }
 
-/// Keeps standard error, which has been noted: many programs, `ls` for one, close it before they are at their end. Not
-/// in forked children: whoever reads a pipe to its end must not wait for them.
+/// Keeps standard error, which has been noted: many programs, `ls` for one, close it before they are at their end. Forks are
+/// seen: whoever reads a pipe to its end must not wait for children.
 pub(crate) fn keep_stderr() {
     /// Beyond those that programs, shells among them, count on.
     const LEAST: usize = 100;
-    // SAFETY: the call takes numbers; the handler stays loaded as long as the process.
-    let kept = unsafe {
-        if libc::pthread_atfork(None, None, Some(drop_kept_stderr)) != 0 {
-            return;
-        }
-        call(libc::SYS_fcntl, STDERR, [libc::F_DUPFD_CLOEXEC as usize, LEAST, 0])
-    };
+    // SAFETY: the call takes numbers.
+    let kept = unsafe { call(libc::SYS_fcntl, STDERR, [libc::F_DUPFD_CLOEXEC as usize, LEAST, 0]) };
     KEPT.store(kept as c_int, Ordering::Relaxed);
 }
 
@@ -182,13 +201,6 @@ pub(crate) fn keep_stderr() {
 fn kept_stderr() -> Option<c_int> {
     let kept = KEPT.load(Ordering::Relaxed);
     Some(kept).filter(|&kept| kept >= 0 && File::of(kept) == Some(first_stderr()))
-}
-
-extern "C" fn drop_kept_stderr() {
-    if let Some(kept) = kept_stderr() {
-        close(kept);
-    }
-    KEPT.store(-1, Ordering::Relaxed);
 }
 
 /// Writes a warning of one line.

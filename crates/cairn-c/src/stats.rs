@@ -5,7 +5,7 @@ use crate::account;
 use crate::destination::{Destination, Rank};
 use crate::environment;
 use crate::environment::prefix;
-use crate::report::{Output, process, warn_at_end};
+use crate::report::{Output, identity, warn_at_end};
 use crate::settings::{Stats, Text, Whose};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -23,7 +23,7 @@ static FILE: Destination = Destination::none();
 
 /// Takes note of the request.
 pub(crate) fn ask(stats: Stats) {
-    let own = process();
+    let own = identity();
     let top = stats.top.unwrap_or(own);
     if stats.whose == Whose::Nobodys {
         return;
@@ -57,12 +57,12 @@ pub(crate) fn file() -> &'static [u8] {
 /// Whether this process is one whose account is asked for.
 pub(crate) fn is_wanted() -> bool {
     let top = TOP.load(Ordering::Relaxed);
-    top != 0 && (EVERYONES.load(Ordering::Relaxed) || top == process())
+    top != 0 && (EVERYONES.load(Ordering::Relaxed) || top == identity())
 }
 
 /// Writes the account where it was asked for; false if somebody else does, or has.
 pub(crate) fn write_once() -> bool {
-    let own = process();
+    let own = identity();
     if WRITER.swap(own, Ordering::Relaxed) == own {
         return false;
     }
@@ -77,7 +77,7 @@ pub(crate) fn write_once() -> bool {
 
 /// Whether this process's account stands where it was asked for.
 pub(crate) fn is_written() -> bool {
-    WRITTEN.load(Ordering::Relaxed) == process()
+    WRITTEN.load(Ordering::Relaxed) == identity()
 }
 
 /// The process goes on after its account.
@@ -88,7 +88,7 @@ pub(crate) fn begin_anew() {
 
 /// The file; None, with a word about it, if it cannot be made.
 fn open() -> Option<Output> {
-    let is_top = process() == TOP.load(Ordering::Relaxed);
+    let is_top = identity() == TOP.load(Ordering::Relaxed);
     let out = FILE.open(if is_top { Rank::First } else { Rank::Below });
     if out.is_none() {
         let prefix = Text(prefix());

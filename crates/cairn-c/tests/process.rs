@@ -4,7 +4,11 @@
 
 mod common;
 
-use common::{EVERYWHERE, Loading, Program, passes, passes_in, run, skip_for_stand_in};
+use common::{
+    EVERYWHERE, Loading, Program, lacks, library, passes, passes_in, run, scratch_dir,
+    skip_for_stand_in, skipped,
+};
+use std::process::Command;
 
 #[test]
 fn children_of_a_busy_parent_work() {
@@ -209,5 +213,47 @@ fn a_thread_may_abort_while_others_allocate() {
             let what = format!("{loading:?}: {}\n{}", outcome.status, outcome.stderr);
             assert_eq!(outcome.status.code(), Some(42), "{what}");
         }
+    }
+}
+
+/// Numbers of processes come again in namespaces: the account is still the first process's alone, and the child's profile has a
+/// file of its own.
+#[test]
+fn a_child_with_its_parents_number_is_not_its_parent() {
+    if skip_for_stand_in() || lacks("unshare", "util-linux") {
+        return;
+    }
+    let among_others = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork"]);
+        command
+    };
+    let mut probe = among_others();
+    probe.arg("true");
+    if !run(probe).status.success() && skipped("namespaces are not allowed") {
+        return;
+    }
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("account.c", loading) else { continue };
+        let folder = scratch_dir().join(format!("numbers-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mut command = among_others();
+        common::clean_environment(&mut command);
+        // For the program alone.
+        command.args(["env", "CAIRN_STATS=1", "CAIRN_STATS_AT_SIGNAL=1"]);
+        command.arg(format!("CAIRN_PROFILE={}", folder.join("profile").display()));
+        if loading == Loading::Preloaded {
+            command.arg(format!("LD_PRELOAD={}", library().shared.display()));
+        }
+        let outcome = run({
+            command.arg(&program.path).arg("child_has_its_number");
+            command
+        });
+        let what = format!("{loading:?}: {}", outcome.stderr);
+        outcome.assert_success(&what);
+        assert_eq!(outcome.stderr.matches("cairn: the memory of").count(), 1, "{what}");
+        let files = std::fs::read_dir(&folder).expect("the folder").count();
+        assert_eq!(files, 2, "{what}");
+        std::fs::remove_dir_all(folder).expect("it is there");
     }
 }

@@ -1,6 +1,7 @@
 /* Programs whose account is asked for: with children, with signals, without standard error. */
 #include "check.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -224,6 +225,19 @@ static void child_gets_it(void)
     wait_for(child, SIGTERM);
 }
 
+/* The first process of a namespace, and of another one its child. */
+static void child_has_its_number(void)
+{
+    hold();
+    CHECK(getpid() == 1 && unshare(CLONE_NEWPID) == 0, "namespaces");
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(getpid() == 1, "the number is %d", (int)getpid());
+        exit(0);
+    }
+    wait_for(child, 0);
+}
+
 static void *ends(void *argument)
 {
     return argument;
@@ -264,6 +278,7 @@ static const struct test_case cases[] = {
     {"handles_it_itself", handles_it_itself},
     {"ignores_it", ignores_it},
     {"child_gets_it", child_gets_it},
+    {"child_has_its_number", child_has_its_number},
     {"main_thread_leaves", main_thread_leaves},
     {"main_thread_leaves_and_it_comes", main_thread_leaves_and_it_comes},
 };
