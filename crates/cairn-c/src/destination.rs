@@ -4,16 +4,14 @@ use crate::environment::name_beside_another;
 use crate::report::{Output, process};
 use crate::settings::PATH_BYTES_MAX;
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::CStr;
 
 /// Room for a file's name and digits behind a path, and the zero.
 const SUFFIX: usize = 256 + 16;
 
-/// What this copy of cairn has behind its paths, as another serves the process's malloc; null: nothing. Relaxed: written as
-/// the library is loaded.
-static COPY: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
+/// What this copy of cairn has behind its paths, as another serves the process's malloc; empty: nothing. The loader has the
+/// name of the program's file where the program may write over it.
+static COPY: Destination = Destination::none();
 
 /// Its path; empty: none.
 pub(crate) struct Destination(UnsafeCell<[u8; PATH_BYTES_MAX]>);
@@ -32,7 +30,7 @@ pub(crate) enum Rank {
 #[cold]
 #[inline(never)]
 pub(crate) fn note_copy() {
-    COPY.store(name_beside_another().cast_mut(), Ordering::Relaxed);
+    COPY.set(name_beside_another());
 }
 
 impl Destination {
@@ -85,11 +83,10 @@ fn expand<'a>(pattern: &[u8], rank: Rank, room: &'a mut [u8]) -> Option<&'a CStr
         has_number = true;
     }
     add(rest)?;
-    let copy = COPY.load(Ordering::Relaxed);
-    if !copy.is_null() {
+    let copy = COPY.path();
+    if !copy.is_empty() {
         add(b".")?;
-        // SAFETY: a C string that stays.
-        add(unsafe { CStr::from_ptr(copy) }.to_bytes())?;
+        add(copy)?;
     }
     if !has_number && rank == Rank::Below {
         add(b".")?;

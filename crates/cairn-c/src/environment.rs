@@ -158,20 +158,18 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
     }
 }
 
-/// The name of this copy's file, a C string, if another file serves the process's malloc; or null. A copy with names of its own
+/// The name of this copy's file, if another file serves the process's malloc; or nothing. A copy with names of its own
 /// does without where that is the C library.
-pub(crate) fn name_beside_another() -> *const c_char {
+pub(crate) fn name_beside_another() -> &'static [u8] {
     // Not `malloc`: some programs have a second address for it, and some libraries a function around this copy's.
     // SAFETY: a C string; the flag only looks at what is loaded. In a static program it finds nothing.
     let serving = file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pvalloc".as_ptr()) });
     if prefix() != b"CAIRN_" && serving == file_of(libc::getauxval as *const c_void) {
-        return core::ptr::null();
+        return &[];
     }
     match (serving, file_of(leave_children_alone as *const c_void)) {
-        (Some(serving), Some(own)) if serving != own => {
-            behind_last(b'/', own.to_bytes()).as_ptr().cast()
-        }
-        _ => core::ptr::null(),
+        (Some(serving), Some(own)) if serving != own => behind_last(b'/', own.to_bytes()),
+        _ => &[],
     }
 }
 

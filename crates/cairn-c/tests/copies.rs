@@ -378,6 +378,24 @@ fn written(mut command: Command, what: &str) -> BTreeMap<String, String> {
     files
 }
 
+/// The copy of a program that has its names to itself; the program writes over the name that the loader has of it.
+#[test]
+fn the_name_of_a_copy_is_its_files() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let program = compiled("cc", "program-with-a-copy", |cc| {
+        cc.arg("-I").arg(common::include_dir()).arg(source_path("account.c"));
+        cc.arg(archive(Build::Default)).arg("-Wl,--exclude-libs,ALL");
+    });
+    let mut command = Command::new(program);
+    clean_environment(&mut command);
+    command.arg("changes_its_title").env("LD_PRELOAD", &library().shared);
+    let files = written(command, "changes_its_title");
+    let names = ["f.json", "f.json.program-with-a-copy", "heap", "heap.program-with-a-copy"];
+    assert!(files.keys().eq(names), "{:?}", files.keys());
+}
+
 /// The files that were asked for have what the program's own copy knows, the others the name of their copy.
 #[test]
 fn no_two_copies_write_the_same_file() {

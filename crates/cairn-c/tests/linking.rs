@@ -119,3 +119,27 @@ fn a_program_finds_out_that_it_runs_on_cairn() {
     assert_eq!(outcome.stdout, "1\n", "preloaded, -no-pie: {}", outcome.stderr);
     std::fs::remove_file(fixed).expect("it was just written");
 }
+
+/// A linker leaves out what nothing refers to: all of the family stays that the C library looks for in the program, and the
+/// copy is the process's own. The stream, and the line that is longer than its first block, are the C library's.
+#[test]
+fn no_part_of_the_family_is_left_out() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let folder = scratch_dir().join(format!("sections-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let lines = folder.join("lines");
+    std::fs::write(&lines, [b'x'; 4096]).expect("a file");
+    for kind in ["-pie", "-no-pie", "-static"] {
+        let path = compiles_quietly("cc", "line.c", &[kind, "-Wl,--gc-sections"]);
+        let mut command = Command::new(&path);
+        clean_environment(&mut command);
+        command.arg(&lines).env("CAIRN_STATS", "1");
+        command.env("CAIRN_STATS_FILE", folder.join("f.json"));
+        run(command).assert_quiet_success(kind);
+        std::fs::remove_file(folder.join("f.json")).expect("an account under this name");
+        std::fs::remove_file(path).expect("it was just written");
+    }
+    std::fs::remove_dir_all(folder).expect("it is there");
+}

@@ -92,6 +92,13 @@ static void children(void)
     wait_for(started, 0);
 }
 
+/* As servers do, whose titles tell what they are at. */
+static void changes_its_title(void)
+{
+    hold();
+    memset(case_arguments[-2], 't', strlen(case_arguments[-2]));
+}
+
 /* As ls and its kind do. */
 static void closes_standard_error(void)
 {
@@ -265,6 +272,7 @@ static const struct test_case cases[] = {
     {"leave_holes", leave_holes},
     {"becomes_another", becomes_another},
     {"children", children},
+    {"changes_its_title", changes_its_title},
     {"closes_standard_error", closes_standard_error},
     {"loses_its_reader", loses_its_reader},
     {"puts_data_in_its_place", puts_data_in_its_place},
