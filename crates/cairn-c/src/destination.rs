@@ -40,6 +40,7 @@ impl Destination {
     }
 
     /// Takes note of a path. A copy: programs write their titles over the environment.
+    #[inline(never)]
     pub(crate) fn set(&self, path: &[u8]) {
         // SAFETY: while the library is loaded nobody else is here; the path is shorter than the room.
         let file = unsafe { &mut *self.0.get() };
@@ -49,6 +50,7 @@ impl Destination {
     }
 
     /// The path.
+    #[inline(never)]
     pub(crate) fn path(&self) -> &[u8] {
         // SAFETY: written only while the library is loaded.
         let file = unsafe { &*self.0.get() };
