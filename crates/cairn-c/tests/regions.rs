@@ -43,6 +43,14 @@ fn threads_share_a_region() {
     regions_pass("threads");
 }
 
+/// A static program of C cannot end a thread.
+#[test]
+fn a_thread_may_end_in_reserve() {
+    if !skip_for_stand_in() {
+        passes_in(&LINKED[..1], "regions.c", &["ends_inside"]);
+    }
+}
+
 /// Bad use ends the process with a line that says what is wrong.
 #[test]
 fn a_region_that_is_none_ends_the_process() {

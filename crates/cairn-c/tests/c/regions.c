@@ -249,6 +249,40 @@ static void threads(void)
     CHECK(used(region) == 0 && cairn_region_end(region), "nothing is left");
 }
 
+static void *ends_once(size_t *bytes, void *argument)
+{
+    int *calls = argument;
+    if ((*calls)++ == 0) pthread_exit(NULL);
+    if (*bytes < 4 * MIB) *bytes = 4 * MIB;
+    void *at = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static void *allocates(void *argument)
+{
+    return cairn_heap_malloc(theirs, *(size_t *)argument);
+}
+
+/* A thread ends in the function: the next ones have the region grow all the same. */
+static void ends_inside(void)
+{
+    int calls = 0;
+    size_t size = 1000;
+    struct cairn_region_calls given = {ends_once, NULL, NULL, NULL, &calls};
+    cairn_region *region = cairn_region_new(NULL, 0, &given);
+    theirs = cairn_heap_new_shared_in(region);
+    alarm(60);
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        void *block;
+        CHECK(pthread_create(&thread, NULL, allocates, &size) == 0, "a thread");
+        CHECK(pthread_join(thread, &block) == 0 && !block == !i, "thread %d: %p", i, block);
+    }
+    CHECK(allocates(&size) && calls == 2, "%d calls", calls);
+    cairn_heap_destroy(theirs);
+    CHECK(cairn_region_end(region), "nothing is left");
+}
+
 static void ended(void)
 {
     cairn_region *region = region_of(fenced(MIB), MIB);
@@ -274,6 +308,7 @@ static const struct test_case cases[] = {
     {"functions", functions},
     {"failures", failures},
     {"threads", threads},
+    {"ends_inside", ends_inside},
     {"ended", ended},
     {"foreign", foreign},
     {"null", null},

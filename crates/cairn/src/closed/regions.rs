@@ -72,7 +72,7 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
 /// Has the program supply `wish` bytes for a region, or `least` at the least, and adds them; whether it has.
 #[inline(never)]
 fn supply(number: usize, calls: &RegionCalls, mut wish: usize, least: usize) -> bool {
-    let Some(reserve) = calls.reserve.filter(|_| region::has_room()) else { return false };
+    let Some(reserve) = calls.reserve else { return false };
     // SAFETY: the program's, for what it is made for.
     let start = unsafe { reserve(&raw mut wish, calls.argument()) };
     if start.is_null() {

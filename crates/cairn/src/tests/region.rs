@@ -6,7 +6,8 @@ use super::heaps::{Other, free};
 use crate::base::size_class::class_of;
 use crate::base::{HARDENED, SLICE_SIZE};
 use crate::heap::handle;
-use crate::map::{address_map, region};
+use crate::map::address_map;
+use crate::map::region::{self, Grower};
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, on_low_memory,
     purge, reallocate, set_memory_limits, try_expand, usable_size, visit,
@@ -74,6 +75,10 @@ fn map(at: *mut u8, bytes: usize, rights: c_int) -> *mut u8 {
     let got: *mut u8 = unsafe { libc::mmap(at.cast(), bytes, rights, flags, -1, 0) }.cast();
     assert!(got != libc::MAP_FAILED.cast() && (at.is_null() || got == at));
     got
+}
+
+fn number_of(region: RegionId) -> usize {
+    region::number(region.into_raw().get(), 0).expect("it is there")
 }
 
 /// Runs a test where there are regions.
@@ -1043,6 +1048,7 @@ fn a_region_grows_by_parts_of_what_it_has() {
             let count = || unsafe { (*calls_at).supplied.len() };
             assert_eq!(count(), 64);
             assert!(heap.allocate(1 << 30, 16).is_null() && count() == 64);
+            assert!(matches!(region::begin_growing(number_of(region)), Grower::Nobody));
             heap.destroy();
             assert!(region.end());
         });
@@ -1082,6 +1088,50 @@ fn one_thread_has_a_region_grow() {
             assert_eq!(CALLS.load(Ordering::Relaxed), 1);
             // SAFETY: nobody uses it.
             unsafe { heap.destroy() };
+            assert!(region.end());
+        });
+    });
+}
+
+/// Nobody waits for memory that cannot come.
+#[test]
+fn a_region_without_reserve_has_no_grower() {
+    alone(|| {
+        with_regions(|| {
+            let (_memory, region) = Fenced::with_region(MIB);
+            for _ in 0..2 {
+                assert!(matches!(region::begin_growing(number_of(region)), Grower::Nobody));
+            }
+            assert!(region.end());
+        });
+    });
+}
+
+/// A thread may end inside the program's function.
+#[test]
+fn who_ends_asks_for_no_more_memory() {
+    unsafe extern "C" fn supplies(bytes: *mut usize, _: *mut ()) -> *mut u8 {
+        // SAFETY: a number of the caller's.
+        let bytes = unsafe { &mut *bytes };
+        *bytes = (*bytes).max(4 * MIB);
+        map(null_mut(), *bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+    alone(|| {
+        with_regions(|| {
+            let functions = RegionCalls { reserve: Some(supplies), ..RegionCalls::default() };
+            // SAFETY: it does what it shall, and stays.
+            let region = unsafe { RegionId::new(null_mut(), 0, functions) }.expect("room");
+            let heap = Heap::shared_in_region(region).expect("memory");
+            let ends = || {
+                free(allocate(100));
+                assert!(matches!(region::begin_growing(number_of(region)), Grower::Caller(_)));
+            };
+            std::thread::scope(|scope| _ = scope.spawn(ends).join());
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(!heap.allocate(1000, 16).is_null()));
+            });
+            assert!(!heap.allocate(1000, 16).is_null());
+            heap.destroy();
             assert!(region.end());
         });
     });

@@ -18,7 +18,7 @@ pub(crate) mod tuning;
 
 use crate::base::{AtomicU32, Ordering, SizeClass, shares};
 use crate::heap::{self, COUNTING, EMPTY, GONE, Heap};
-use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map};
+use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map, region};
 use crate::os::Lock;
 use crate::samples::{Draw, Told, guards, profile, sampling};
 use crate::spans::{abandoned, waiting};
@@ -361,6 +361,7 @@ extern "C" fn leave(heap: *mut c_void) {
     }
     // In a function of the program's, perhaps, which an allocation has called.
     low_memory::leave();
+    region::leave();
     // A newcomer, too, shall have no heap any more: nobody would take it back.
     tls::set(GONE.heap());
     if !newcomer {

@@ -5,8 +5,10 @@
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 
+mod growing;
 mod piece;
 
+pub(crate) use growing::{Grower, begin as begin_growing, end as end_growing, leave};
 pub(crate) use piece::{Bit, Origin, Piece};
 
 use crate::base::{AtomicUsize, Ordering, SLICE_SIZE, fence};
@@ -103,16 +105,6 @@ struct Region {
     grower: usize,
 }
 
-/// Who asks the program for more memory.
-pub(crate) enum Grower {
-    /// The caller, by these calls, and says when it is done (`end_growing`).
-    Caller(RegionCalls),
-    /// Another thread does now.
-    Other,
-    /// Nobody: it would be of no use.
-    Nobody,
-}
-
 /// What the lock guards.
 pub(crate) struct Regions {
     regions: [Region; REGION_PIECES],
@@ -134,9 +126,6 @@ pub(crate) static REGIONS: Lock<Regions> = Lock::new(unsafe { core::mem::zeroed(
 fn regions() -> Guard<'static, Regions> {
     REGIONS.lock()
 }
-
-/// Not 0: some region has had a grower. Relaxed: for a forked child, which touches no page of the regions if there is none.
-static GROWERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Where a piece is. Relaxed, but for `bytes`: who has a pointer into a region has it from whoever has made it.
 struct Place {
@@ -211,27 +200,6 @@ pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
     let is_there = serial > 0 && region.serial == serial;
     region.heaps += if is_there { heaps } else { 0 };
     is_there.then_some(number)
-}
-
-/// Whether the caller is to ask the program for more memory. One that does already is inside the program, which allocates there
-/// against its word: there is no more.
-pub(crate) fn begin_growing(region: usize) -> Grower {
-    let (mut all, token) = (regions(), os::thread_token());
-    let region = all.region(region);
-    if region.is_refused || region.grower == token {
-        Grower::Nobody
-    } else if region.grower == 0 {
-        region.grower = token;
-        GROWERS.store(1, Ordering::Relaxed);
-        Grower::Caller(region.calls)
-    } else {
-        Grower::Other
-    }
-}
-
-/// The caller has asked.
-pub(crate) fn end_growing(region: usize) {
-    regions().region(region).grower = 0;
 }
 
 /// Whether there is room for one more piece.
@@ -465,10 +433,7 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
 ) -> bool {
     MAKING.settle_in_child();
     let is_torn = REGIONS.settle_in_child();
-    if GROWERS.swap(0, Ordering::Relaxed) > 0 {
-        // SAFETY: there is one thread. If it is asking, it does not say so any more, and that may be so.
-        unsafe { (*REGIONS.alone()).regions.iter_mut().for_each(|region| region.grower = 0) };
-    }
+    growing::settle_in_child(is_torn);
     if !is_torn {
         return false;
     }
