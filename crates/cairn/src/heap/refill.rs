@@ -292,10 +292,9 @@ impl Heap {
     /// A run of slices for a span; None if there is none, or if the heap must not have it.
     fn take_run(&mut self, class: SizeClass) -> Option<Run> {
         let slices = class.span_slices();
-        if slices == 1
-            && let Some(run) = self.take_slice()
-        {
-            return Some(run);
+        let slice = if slices == 1 { self.take_slice() } else { None };
+        if slice.is_some() {
+            return slice;
         }
         let anywhere = || {
             Partitions::take(self.partition, slices)
@@ -309,6 +308,8 @@ impl Heap {
         let mut span = self.take_empty(class);
         if span.is_null() {
             let Some(run) = self.take_run(class) else { return Carved::NONE };
+            // In `commit` of its region the program may have freed blocks of the class.
+            self.member.region().inspect(|_| self.empty_cache(class));
             // SAFETY: the run is ours, taken just now in the class's length.
             span = unsafe { Span::create(run.index, run.zero, class, self.owner) };
             // SAFETY: made just now.

@@ -9,13 +9,14 @@ use crate::heap::handle;
 use crate::map::address_map;
 use crate::map::region::{self, Grower};
 use crate::{
-    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, on_low_memory,
-    purge, reallocate, set_memory_limits, try_expand, usable_size, visit,
+    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
+    on_deferred_free, on_low_memory, purge, reallocate, set_memory_limits, try_expand, usable_size,
+    visit,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::vec::Vec;
 
 const MIB: usize = 1 << 20;
@@ -1133,6 +1134,58 @@ fn who_ends_asks_for_no_more_memory() {
             assert!(!heap.allocate(1000, 16).is_null());
             heap.destroy();
             assert!(region.end());
+        });
+    });
+}
+
+/// Inside `commit` the program may be called for what it has put off, and free blocks of the heap that needs the memory.
+#[test]
+fn what_is_freed_inside_commit_is_not_lost() {
+    static PUT_OFF: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+    static INSIDE: AtomicBool = AtomicBool::new(false);
+    fn frees(_: bool, _: u64, _: [usize; 2]) {
+        if INSIDE.load(Ordering::Relaxed) {
+            free(PUT_OFF.swap(null_mut(), Ordering::Relaxed));
+        }
+    }
+    unsafe extern "C" fn allocates(_: *mut u8, _: usize, _: *mut ()) -> i32 {
+        INSIDE.store(true, Ordering::Relaxed);
+        while !PUT_OFF.load(Ordering::Relaxed).is_null() {
+            free(allocate(100));
+        }
+        INSIDE.store(false, Ordering::Relaxed);
+        0
+    }
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(4 * MIB);
+            let calls = RegionCalls { commit: Some(allocates), ..RegionCalls::default() };
+            // SAFETY: it is nobody else's, and stays.
+            let region = unsafe { RegionId::new(memory.start, memory.bytes, calls) };
+            let region = region.expect("room");
+            let heap = Heap::in_region(region).expect("memory");
+            on_deferred_free(Some(frees), [0; 2]);
+            let (mut blocks, mut put_off) = (Vec::new(), 0);
+            for _ in 0..2000 {
+                let block = heap.allocate(1000, 16);
+                assert!(!block.is_null());
+                if PUT_OFF.load(Ordering::Relaxed).is_null() {
+                    PUT_OFF.store(block, Ordering::Relaxed);
+                    put_off += 1;
+                } else {
+                    blocks.push(block);
+                }
+            }
+            on_deferred_free(None, [0; 2]);
+            assert!(put_off > 2, "some have been freed inside");
+            check();
+            blocks.into_iter().for_each(free);
+            free(PUT_OFF.load(Ordering::Relaxed));
+            heap.purge();
+            assert_eq!(heap.stats().spans, 0);
+            drop(heap);
+            assert!(region.end());
+            check();
         });
     });
 }
