@@ -25,7 +25,7 @@ pub(crate) fn make(start: *mut u8, bytes: usize, calls: RegionCalls) -> Result<u
     let made = if is_bare { Ok(()) } else { add(number, start, bytes, Origin::Given) };
     drop(making);
     if made.is_err() {
-        region::end(number, |_, _| ());
+        region::end(name, |_, _| ());
     }
     made.map(|()| name)
 }
@@ -92,13 +92,14 @@ fn supply(number: usize, calls: &RegionCalls, mut wish: usize, least: usize) -> 
     added.is_ok()
 }
 
-/// Ends a region; false, and nothing is done, if a heap allocates from it, or a block of it is in use.
-pub(crate) fn end(number: usize) -> bool {
+/// Ends the region of that name; false, and nothing is done, if a heap allocates from it, or a block of it is in use, or if
+/// another thread ends it.
+pub(crate) fn end(name: usize) -> bool {
     if HARDENED {
         return false;
     }
     left::collect();
-    region::end(number, |start, slices| {
+    region::end(name, |start, slices| {
         let _making = MAKING.lock();
         arena::put_back(start, slices);
     })

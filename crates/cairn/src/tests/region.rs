@@ -5,6 +5,7 @@ use super::forks::child_does;
 use super::heaps::{Other, free};
 use crate::base::size_class::class_of;
 use crate::base::{HARDENED, SLICE_SIZE};
+use crate::closed::regions;
 use crate::heap::handle;
 use crate::map::address_map;
 use crate::map::region::{self, Grower};
@@ -14,6 +15,7 @@ use crate::{
     visit,
 };
 use core::ffi::c_int;
+use core::num::NonZeroUsize;
 use core::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -1186,6 +1188,35 @@ fn what_is_freed_inside_commit_is_not_lost() {
             drop(heap);
             assert!(region.end());
             check();
+        });
+    });
+}
+
+/// Who has looked a region up by its name may find another one of its number. While one is purged it does not end.
+#[test]
+fn a_name_is_not_the_next_regions() {
+    static PURGED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn ends(_: *mut u8, _: usize, _: *mut ()) -> i32 {
+        let name = NonZeroUsize::new(PURGED.load(Ordering::Relaxed)).expect("it is there");
+        assert!(!RegionId::from_raw(name).end());
+        0
+    }
+    alone(|| {
+        with_regions(|| {
+            let ended = growing(&mut Calls::default());
+            assert!(ended.end());
+            let memory = Fenced::new(MIB);
+            let calls = RegionCalls { decommit: Some(ends), ..RegionCalls::default() };
+            // SAFETY: it is nobody else's, and stays.
+            let region = unsafe { RegionId::new(memory.start, memory.bytes, calls) };
+            let region = region.expect("room");
+            assert_eq!(number_of(region), 0, "it has the number of the other one");
+            assert!(!regions::end(ended.into_raw().get()));
+            PURGED.store(region.into_raw().get(), Ordering::Relaxed);
+            let heap = Heap::in_region(region).expect("memory");
+            free(heap.allocate(MIB / 2, 16));
+            heap.destroy();
+            assert!(region.purge() > 0 && region.end());
         });
     });
 }

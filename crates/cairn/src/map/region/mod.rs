@@ -172,6 +172,13 @@ impl Regions {
         self.regions.get_mut(number).unwrap_or_else(|| os::broken("there is no such region"))
     }
 
+    /// The number of the region of that name; None if there is none any more.
+    #[inline(never)]
+    fn named(&mut self, name: usize) -> Option<usize> {
+        let (serial, number) = (name / REGION_PIECES, name % REGION_PIECES);
+        (serial > 0 && self.region(number).serial == serial).then_some(number)
+    }
+
     fn pieces(&mut self, region: usize) -> impl Iterator<Item = &mut Piece> {
         self.pieces.iter_mut().filter(move |piece| piece.region == region + 1)
     }
@@ -194,12 +201,10 @@ pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
 
 /// The number of the region of that name, from which so many heaps more begin to allocate; None if there is none.
 pub(crate) fn number(name: usize, heaps: usize) -> Option<usize> {
-    let (serial, number) = (name / REGION_PIECES, name % REGION_PIECES);
     let mut all = regions();
-    let region = all.region(number);
-    let is_there = serial > 0 && region.serial == serial;
-    region.heaps += if is_there { heaps } else { 0 };
-    is_there.then_some(number)
+    let number = all.named(name)?;
+    all.region(number).heaps += heaps;
+    Some(number)
 }
 
 /// Whether there is room for one more piece.
@@ -225,14 +230,12 @@ pub(crate) fn insert(mut piece: Piece) {
     free.region = region;
 }
 
-/// Ends a region in which nothing is in use: `gone` is called with each piece, and has to forget its place. False, and nothing is done, if something is in use. Nobody else uses the region meanwhile.
-pub(crate) fn end(region: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
+/// Ends the region of that name if nothing is in use there: `gone` is called with each piece, and has to forget its place.
+/// False, and nothing is done, if something is, or if there is no such region any more.
+pub(crate) fn end(name: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
     let mut all = regions();
-    let is_there = ![0, ENDING].contains(&all.region(region).serial);
-    if !is_there
-        || all.region(region).heaps > 0
-        || all.pieces(region).any(|piece| piece.free < piece.slices)
-    {
+    let Some(region) = all.named(name) else { return false };
+    if all.region(region).heaps > 0 || all.pieces(region).any(|piece| piece.free < piece.slices) {
         return false;
     }
     let calls = all.region(region).calls;
@@ -278,6 +281,7 @@ pub(crate) fn forget_place(start: *mut u8) {
 }
 
 /// A heap ends that has allocated from it.
+#[inline(never)]
 pub(crate) fn heap_ends(region: usize) {
     regions().region(region).heaps -= 1;
 }
@@ -398,7 +402,7 @@ pub(crate) fn counts(region: usize) -> (usize, usize) {
     })
 }
 
-/// Has the program take the memory of all free slices: how many bytes it has.
+/// Has the program take the memory of all free slices of a region, which does not end meanwhile: how many bytes it has.
 pub(crate) fn purge(region: usize) -> usize {
     let calls = regions().region(region).calls;
     let Some(decommit) = calls.decommit else { return 0 };

@@ -224,7 +224,11 @@ impl RegionId {
     /// # assert!(region.end());
     /// ```
     pub fn purge(self) -> usize {
-        region::purge(self.number())
+        // As a heap would, it keeps the region from ending meanwhile.
+        let number = self.number_for(1);
+        let bytes = region::purge(number);
+        region::heap_ends(number);
+        bytes
     }
 
     /// Ends the region: its memory is the program's again. False, and nothing is done, if a heap is in it still, or a block
@@ -245,7 +249,8 @@ impl RegionId {
     /// ```
     #[must_use]
     pub fn end(self) -> bool {
-        regions::end(self.number())
+        self.number();
+        regions::end(self.0.get())
     }
 }
 
