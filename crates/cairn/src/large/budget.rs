@@ -133,6 +133,15 @@ impl Budget {
         self.fall(before, bytes);
     }
 
+    /// The same of what it has taken and never got: it has not been held, and nobody is told of it.
+    pub(crate) fn untake(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        if self.all() <= self.soft.load(Ordering::Relaxed) {
+            self.is_over.store(false, Ordering::Relaxed);
+            self.is_due.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// So many less are held than before.
     fn fall(&self, before: usize, bytes: usize) {
         if before > self.peak.load(Ordering::Relaxed) {
@@ -171,6 +180,13 @@ impl Budget {
     pub(crate) fn shrink_large(&self, bytes: usize) {
         self.large.fetch_sub(bytes, Ordering::Relaxed);
         self.give(bytes);
+    }
+
+    /// A large block has not got so many bytes more that it was to have.
+    #[inline(never)]
+    pub(crate) fn ungrow_large(&self, bytes: usize) {
+        self.large.fetch_sub(bytes, Ordering::Relaxed);
+        self.untake(bytes);
     }
 
     /// Whether more than the soft limit is held, and nobody has been told of it; the caller will.

@@ -304,18 +304,9 @@ fn grant(budget: Option<&Budget>, bytes: usize) -> bool {
     }
     let fits = arena::try_reserve_mapped(bytes);
     if !fits && let Some(budget) = budget {
-        budget.shrink_large(bytes);
+        budget.ungrow_large(bytes);
     }
     fits
-}
-
-/// Counts so many less.
-#[inline(never)]
-fn give(budget: Option<&Budget>, bytes: usize) {
-    limit::take_mapped(bytes);
-    if let Some(budget) = budget {
-        budget.shrink_large(bytes);
-    }
 }
 
 #[inline(never)]
@@ -334,7 +325,10 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
             mappings.entry(at).bytes = exact;
             // SAFETY: whole pages behind what the block keeps.
             match unsafe { os::release(tail, mapping.bytes - exact) } {
-                true => give(mapping.budget(), mapping.bytes - exact),
+                true => {
+                    limit::take_mapped(mapping.bytes - exact);
+                    mapping.budget().inspect(|budget| budget.shrink_large(mapping.bytes - exact));
+                }
                 false => mappings.entry(at).bytes = mapping.bytes,
             }
         }
@@ -350,7 +344,9 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
     point();
-    give(budget, most - bytes.max(mapping.bytes));
+    let not_got = most - bytes.max(mapping.bytes);
+    limit::take_mapped(not_got);
+    budget.inspect(|budget| budget.ungrow_large(not_got));
     if address.is_null() {
         mappings.entry(at).owner = mapping.owner;
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.

@@ -486,7 +486,7 @@ impl Large {
             self.slices.store(slices + more, Ordering::Relaxed);
             self.has_grown.store(true, Ordering::Relaxed);
         } else {
-            owned::shrink(self, more * SLICE_SIZE);
+            owned::ungrow(self, more * SLICE_SIZE);
         }
         fits
     }

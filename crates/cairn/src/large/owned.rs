@@ -177,6 +177,11 @@ pub(super) fn grow(large: &Large, bytes: usize) -> bool {
     with_owner(large, |owned| owned.budget.grow_large(bytes)).unwrap_or(true)
 }
 
+/// The block has not got the bytes of `grow`.
+pub(super) fn ungrow(large: &Large, bytes: usize) {
+    with_owner(large, |owned| owned.budget.ungrow_large(bytes));
+}
+
 /// The block has so many bytes less.
 pub(super) fn shrink(large: &Large, bytes: usize) {
     with_owner(large, |owned| owned.budget.shrink_large(bytes));

@@ -6,7 +6,7 @@ use super::alone::alone;
 use super::filling;
 use super::heaps::{Other, free};
 use crate::base::SLICE_SIZE;
-use crate::{Heap, HeapId, HeapStats, allocate, check, heap_of, purge, reallocate};
+use crate::{Heap, HeapId, HeapStats, allocate, check, heap_of, purge, reallocate, try_expand};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -313,6 +313,25 @@ fn the_peak_is_the_most_that_was_held() {
         free(larger);
         see();
         assert!(held(&heap) == 0 && most > 2 * MIB);
+        heap.destroy();
+        check();
+    });
+}
+
+/// What cannot be had has not been held, however large.
+#[test]
+fn what_fails_is_not_in_the_peak() {
+    alone(|| {
+        let heap = Heap::new().expect("memory");
+        let [first, behind] = [heap.allocate(MIB, 16), heap.allocate(MIB, 16)];
+        let mapped = heap.allocate(40 * MIB, 16);
+        let most = held(&heap);
+        // SAFETY: live blocks.
+        unsafe {
+            assert!(first < behind && !try_expand(first, 8 * MIB));
+            assert!(reallocate(mapped, isize::MAX as usize / 2).is_null());
+        }
+        assert_eq!((held(&heap), heap.stats().peak), (most, most));
         heap.destroy();
         check();
     });

@@ -220,6 +220,18 @@ fn a_budget_is_kept() {
 }
 
 #[test]
+fn nobody_is_told_of_what_was_never_there() {
+    let budget = budget();
+    assert!(budget.limit(500, 0) && budget.take_large(400) && budget.grow_large(200));
+    budget.ungrow_large(200);
+    assert!(!budget.is_due() && !budget.is_over());
+    assert_eq!((budget.stats().large, budget.stats().peak), (400, 400));
+    assert!(budget.grow_large(200) && budget.is_due(), "and then of what is");
+    budget.ungrow_large(10);
+    assert!(budget.is_over(), "there is more than that still");
+}
+
+#[test]
 fn threads_together_keep_a_budget() {
     let budget = budget();
     assert!(budget.limit(0, 100));

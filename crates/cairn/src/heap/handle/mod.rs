@@ -155,7 +155,7 @@ impl Member {
             None => anywhere(),
         };
         if run.is_none() {
-            budget.give(bytes);
+            budget.untake(bytes);
         }
         run
     }
