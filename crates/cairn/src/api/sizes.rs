@@ -36,7 +36,7 @@ pub fn good_size(size: usize) -> usize {
     if size <= MEDIUM_MAX {
         return canary::room(size_class::class_of(size));
     }
-    if size <= SIZE_MAX { large::good_size(size) } else { 0 }
+    if size <= SIZE_MAX { large::good_size(size).min(SIZE_MAX) } else { 0 }
 }
 
 /// As `allocate_aligned`, and how many bytes the block has: all of them may be used. 0 beside null.

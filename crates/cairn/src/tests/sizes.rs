@@ -27,9 +27,14 @@ fn a_good_size_costs_no_more_and_is_usable() {
     alone(|| {
         assert_eq!([0, 1, 1025].map(good_size), [16, 16, 1280].map(filling));
         assert_eq!([usize::MAX, isize::MAX as usize + 1].map(good_size), [0, 0]);
-        for size in sizes() {
+        let expect_good = |size| {
             let good = good_size(size);
             assert!(good >= size && good_size(good) == good, "{good} for {size}");
+            good
+        };
+        (isize::MAX as usize - 100..=isize::MAX as usize).for_each(|size| _ = expect_good(size));
+        for size in sizes() {
+            let good = expect_good(size);
             let taken = [size, good].map(|size| {
                 // Not a run that is kept.
                 crate::purge();
