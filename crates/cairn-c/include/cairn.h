@@ -485,17 +485,18 @@ void cairn_heap_get_stats(const cairn_heap *heap, struct cairn_heap_stats *stats
  * Limits what the heap may hold, spans and large blocks together, in bytes; 0 is no limit. Returns 1, or 0 and EINVAL if
  * the heap holds more than `hard`, or `soft` is more than `hard`. No other thread may use the heap meanwhile.
  *
- * An allocation that would take the heap beyond `hard` first gives back what is free in it, and then fails.
- * One that takes it beyond `soft` gives back what is free, in the process too. If the heap still holds more, it
- * calls `on_soft` with `argument`, unless that is NULL: once, until the heap has held less again. `on_soft` runs inside
- * the allocation. It may allocate and free, also in the heap; it must not end the heap, longjmp or throw.
+ * An allocation that would take the heap beyond `hard` first gives back what is free in it, but for the parts of a
+ * shared heap that other threads use, and then fails. One that takes it beyond `soft` gives back what is free, in the
+ * process too. If the heap still holds more, it calls `on_soft` with `argument`, unless that is NULL: once, until the heap
+ * has held less again. `on_soft` runs inside the allocation. It may allocate and free, also in the heap; it must not end
+ * the heap, longjmp or throw.
  */
 int cairn_heap_set_limits(cairn_heap *heap, size_t soft, size_t hard,
                           void (*on_soft)(cairn_heap *heap, void *argument), void *argument);
 
 /*
  * Gives what is free in the heap back to the system, and what else is free in the process. Parts of a shared heap
- * that other threads use follow when these threads next need memory.
+ * that other threads use follow when these threads next need memory of it.
  */
 void cairn_heap_purge(cairn_heap *heap);
 

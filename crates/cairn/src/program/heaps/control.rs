@@ -107,8 +107,8 @@ impl HeapId {
     /// Limits what the heap may hold in spans and large blocks, in bytes; 0 is no limit. False, and nothing is done, if
     /// it holds more than `hard`, or if `soft` is more than `hard`.
     ///
-    /// An allocation for which the heap would need more than `hard` gives back what is free in the heap, and fails if
-    /// that does not help. One that takes it beyond `soft` gives back what is free, in the process too, and
+    /// An allocation for which the heap would need more than `hard` gives back what is free in the heap, but for the parts of
+    /// a shared one that other threads use, and fails if that does not help. One that takes it beyond `soft` gives back what is free, in the process too, and
     /// then, if the heap still holds more, calls `told` with the heap and `words`, once until it has been below. `told`
     /// runs on the thread that allocates, inside the allocation; it may allocate and free, also in this heap, but
     /// must not end it or panic.
@@ -142,8 +142,8 @@ impl HeapId {
         done
     }
 
-    /// Gives what is free in the heap back to the system. Parts of a shared heap that other threads use follow at
-    /// these threads' next slow ticks. The bytes that went at once.
+    /// Gives what is free in the heap back to the system. Parts of a shared heap that other threads use follow when
+    /// these threads next need memory of it. The bytes that went at once.
     ///
     /// # Safety
     /// As for `allocate`.
