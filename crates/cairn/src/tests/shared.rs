@@ -225,6 +225,30 @@ fn parts_of_ended_threads_give_back() {
     });
 }
 
+/// The part of a thread that is there is out of others' reach. After a purge it gives back when its thread needs memory of it.
+#[test]
+fn a_part_in_use_gives_back_by_its_thread() {
+    alone(|| {
+        let (heap, other) = (Arc::new(Heap::shared().expect("memory")), Other::new());
+        let theirs = heap.clone();
+        let held = other.does(move || blocks(&theirs, 1000, 3500));
+        // SAFETY: nobody else uses it now.
+        unsafe { assert!(heap.id().set_limits(0, 4 << 20, None, [0; 2])) };
+        held.into_iter().for_each(free);
+        assert!(heap.allocate(1 << 20, 16).is_null());
+        heap.purge();
+        let theirs = heap.clone();
+        let small = other.does(move || blocks(&theirs, 3000, 1));
+        let run = heap.allocate(1 << 20, 16);
+        assert!(!run.is_null() && heap.stats().spans < 1 << 20, "{:?}", heap.stats());
+        small.into_iter().chain([run]).for_each(free);
+        other.leaves();
+        heap.purge();
+        assert_eq!(heap.stats().spans, 0);
+        check();
+    });
+}
+
 /// What a thread had is nobody's when it has ended.
 #[test]
 fn an_ended_thread_owns_nothing() {
