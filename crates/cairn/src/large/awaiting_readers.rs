@@ -10,6 +10,7 @@ use super::owned::{OWNED, owner_of};
 use super::{Owned, Size, Sizes, free, mapping};
 use crate::base::Ordering;
 use crate::map::address_map;
+use crate::store::canary;
 
 /// What becomes of a large block that is being freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,14 +34,18 @@ pub(crate) unsafe fn keep(p: *mut u8, call: &str) -> Kept {
     if !owned.grace.is_on() {
         return waited(p);
     }
-    let _held = OWNED.lock();
+    let held = OWNED.lock();
     // Asked again: the heap may have been deleted meanwhile. Under the lock it is not.
     let Some(owned) = owner().filter(|owned| owned.grace.is_on()) else { return waited(p) };
     if !set_waits(p) {
         return Kept::Twice;
     }
-    // Now that it waits nobody else frees it. Ends the process if somebody has written beyond its end.
-    Size::asked(p, call);
+    // Now that it waits nobody else frees it.
+    if !Size::is_whole(p) {
+        // A signal's handler may free.
+        drop(held);
+        canary::overwritten(call, p);
+    }
     // SAFETY: the caller's to free.
     unsafe { owned.grace.keep(p) };
     Kept::Waits

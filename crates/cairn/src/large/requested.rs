@@ -28,6 +28,11 @@ pub(crate) trait Sizes {
         None
     }
 
+    /// Whether nobody has written behind them, or no large block starts there.
+    fn is_whole(_p: *mut u8) -> bool {
+        true
+    }
+
     /// The program has `size` bytes of the large block at `p` from now on, if one starts there.
     ///
     /// # Safety
@@ -62,19 +67,15 @@ pub(crate) struct Requested;
 
 impl Sizes for Requested {
     fn asked(p: *mut u8, call: &str) -> Option<usize> {
-        let size = number_of(p)?;
-        // SAFETY: `CANARY_BYTES` of the block stand there.
-        if unsafe { canary::stands(p.add(size)) } {
-            return Some(size);
-        }
-        // Another thread may have been told meanwhile that it has all of the block. Acquire: pairs with `grant`.
-        fence(Ordering::Acquire);
-        let size = number_of(p)?;
-        // SAFETY: as above.
-        if unsafe { !canary::stands(p.add(size)) } {
+        let (size, is_whole) = look(p)?;
+        if !is_whole {
             canary::overwritten(call, p);
         }
         Some(size)
+    }
+
+    fn is_whole(p: *mut u8) -> bool {
+        look(p).is_none_or(|(_, is_whole)| is_whole)
     }
 
     unsafe fn ask(p: *mut u8, size: usize) {
@@ -108,6 +109,20 @@ impl Sizes for Requested {
     }
 }
 
+/// How many bytes the program has of the large block at `p`, any value at all, and whether nobody has written behind them.
+fn look(p: *mut u8) -> Option<(usize, bool)> {
+    let size = number_of(p)?;
+    // SAFETY: `CANARY_BYTES` of the block stand there.
+    if unsafe { canary::stands(p.add(size)) } {
+        return Some((size, true));
+    }
+    // Another thread may have been told meanwhile that it has all of the block. Acquire: pairs with `grant`.
+    fence(Ordering::Acquire);
+    let size = number_of(p)?;
+    // SAFETY: as above.
+    Some((size, unsafe { canary::stands(p.add(size)) }))
+}
+
 /// How many bytes the program has of the large block at `p`, any value at all, as its metadata says.
 fn number_of(p: *mut u8) -> Option<usize> {
     if !address_map::contains(p) {
@@ -138,6 +153,8 @@ impl Large {
     /// The block is being freed, by the caller alone.
     pub(super) unsafe fn expect_whole(&self, call: &str) {
         // SAFETY: the caller's.
-        unsafe { Canary::expect_behind(self.run().0, Size::of(self), call) };
+        if unsafe { !Canary::is_whole(self.run().0, Size::of(self)) } {
+            canary::overwritten(call, self.run().0);
+        }
     }
 }

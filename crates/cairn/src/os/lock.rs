@@ -145,6 +145,12 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
+    /// The same; None if the calling thread is inside: it has found a misuse there, and this is a signal's handler.
+    pub(crate) fn lock_unless_inside(&self) -> Option<Guard<'_, T>> {
+        // Relaxed: nobody else writes this thread's token, and it finds its own.
+        (self.inside.load(Ordering::Relaxed) != thread_token()).then(|| self.lock())
+    }
+
     /// How far in it the data stands.
     pub(crate) const DATA: usize = core::mem::offset_of!(Self, data);
 

@@ -43,12 +43,14 @@ pub(crate) trait Behind {
     /// As for `size_of`; nobody else has it any more.
     unsafe fn expect(_block: *const u8, _class: SizeClass, _call: &str) {}
 
-    /// The same of the first `size` bytes of a large block. Frees look when nobody else can free the block any more: else
-    /// its memory may be gone.
+    /// Whether nobody has written behind the first `size` bytes of a large block. Frees look when nobody else can free the
+    /// block any more: else its memory may be gone.
     ///
     /// # Safety
     /// The block is being freed, by the caller alone; the program has so many bytes of it.
-    unsafe fn expect_behind(_block: *mut u8, _size: usize, _call: &str) {}
+    unsafe fn is_whole(_block: *mut u8, _size: usize) -> bool {
+        true
+    }
 
     /// The program has `size` bytes from now on, of a block that it has.
     ///
@@ -197,11 +199,9 @@ impl Behind for Canaries {
     }
 
     #[inline(never)]
-    unsafe fn expect_behind(block: *mut u8, size: usize, call: &str) {
+    unsafe fn is_whole(block: *mut u8, size: usize) -> bool {
         // SAFETY: `CANARY_BYTES` stand behind what the program has.
-        if unsafe { !stands(block.add(size)) } {
-            overwritten(call, block);
-        }
+        unsafe { stands(block.add(size)) }
     }
 
     #[inline]

@@ -4,7 +4,10 @@ use super::alone::alone;
 use super::forks::{child_does, in_use};
 use super::heaps::{Other, SIZE, blocks, free};
 use crate::base::HARDENED;
+use crate::base::size_class::class_of;
+use crate::heap::handle::LEFT;
 use crate::map::address_map;
+use crate::thread::pool::{left, salvage, shared};
 use crate::{Cairn, Stats, allocate, check, deallocate_named, purge};
 use core::alloc::{GlobalAlloc, Layout};
 use std::string::String;
@@ -177,5 +180,99 @@ fn a_layout_that_is_not_the_blocks_is_noticed() {
             assert!(said.contains("the size or the alignment is not the block's"), "{said}");
         }
         check();
+    });
+}
+
+/// A process whose misuse is noticed catches the signal, and allocates in there: each size a few times, as what is shared
+/// would serve it.
+extern "C" fn allocates_and_ends(_signal: libc::c_int) {
+    for size in (0..200).map(|nth| nth * 100).chain([200 << 10, 40 << 20]) {
+        let held = blocks(size, 3);
+        assert!(held.iter().all(|block| !block.is_null()));
+        held.into_iter().for_each(free);
+    }
+    purge();
+    // SAFETY: no preconditions.
+    unsafe { libc::_exit(0) };
+}
+
+/// Whether `work`, in a child, is a misuse, and the handler of its end does what it likes.
+fn ends_in_the_handler(work: impl FnOnce()) -> bool {
+    child_does(|| {
+        // SAFETY: a handler that stays loaded. The alarm ends a child that waits for ever.
+        unsafe {
+            libc::signal(libc::SIGABRT, allocates_and_ends as *const () as libc::sighandler_t);
+            libc::alarm(60);
+        }
+        work();
+        unreachable!("it is noticed");
+    })
+}
+
+/// No lock is held that the handler takes: not where another thread's misuse of a shared block is noticed by who asks for one.
+#[test]
+fn the_handler_of_the_end_may_allocate_where_blocks_are_shared() {
+    alone(|| {
+        free(allocate(100));
+        assert!(ends_in_the_handler(|| {
+            let other = Other::with_heap();
+            let held = other.allocates(SIZE, 3);
+            other.frees(&held);
+            if HARDENED {
+                other.frees(&held);
+            } else {
+                // SAFETY: none: that is what is tried.
+                held.iter().for_each(|&block| unsafe { block.write_bytes(0xa5, SIZE) });
+            }
+            for _ in 0..20 {
+                Other::once(|| blocks(SIZE, 20));
+            }
+        }));
+        assert!(ends_in_the_handler(|| {
+            let _held = shared::SHARED.lock();
+            free(allocate(100).wrapping_add(8));
+        }));
+    });
+}
+
+/// Who has found a misuse under such a lock passes by where it is taken.
+#[test]
+fn who_is_inside_passes_by() {
+    alone(|| {
+        free(allocate(100));
+        let held = shared::SHARED.lock();
+        assert_eq!(shared::take(class_of(100), 1).count, 0);
+        shared::trim();
+        drop(held);
+        let held = LEFT.lock();
+        assert!(!left::collect());
+        drop(held);
+        // Another thread's heap is dead in a child.
+        let other = Other::with_heap();
+        assert!(child_does(|| {
+            // SAFETY: the child ends if it waits.
+            unsafe { libc::alarm(60) };
+            let held = salvage::NEXT.lock();
+            salvage::all();
+            drop(held);
+            salvage::all();
+        }));
+        other.leaves();
+        check();
+    });
+}
+
+#[test]
+fn the_handler_of_the_end_may_allocate_mappings() {
+    if !HARDENED {
+        return;
+    }
+    alone(|| {
+        assert!(ends_in_the_handler(|| {
+            let block = allocate(40 << 20);
+            // SAFETY: none: that is what is tried.
+            unsafe { *block.add(40 << 20) ^= 1 };
+            free(block);
+        }));
     });
 }

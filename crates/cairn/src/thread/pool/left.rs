@@ -65,7 +65,7 @@ pub(crate) fn slices(heap: &Heap) -> usize {
 #[cold]
 #[inline(never)]
 pub(crate) fn collect() -> bool {
-    let mut left = LEFT.lock();
+    let Some(mut left) = LEFT.lock_unless_inside() else { return false };
     let (mut all, mut has_given) = (core::mem::replace(&mut *left, Stack::EMPTY), false);
     let mut count = 0;
     while !all.is_empty() {

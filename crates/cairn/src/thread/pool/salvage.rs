@@ -36,7 +36,7 @@ fn some(slices: usize) {
     if !pool::has_dead() {
         return;
     }
-    let mut next = NEXT.lock();
+    let Some(mut next) = NEXT.lock_unless_inside() else { return };
     let from = *next;
     let end = from.saturating_add(slices);
     for (index, owner, _) in heads_from(from).take_while(|head| head.0 < end) {

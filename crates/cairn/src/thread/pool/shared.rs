@@ -24,10 +24,10 @@ unsafe impl Send for SharedHeap {}
 
 pub(crate) static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
 
-/// Takes up to `count` blocks; none if there is no memory.
+/// Takes up to `count` blocks; none if there is no memory, or if the thread is inside.
 pub(crate) fn take(class: SizeClass, count: usize) -> FreeList {
     os::notice_fork();
-    let mut shared = SHARED.lock();
+    let Some(mut shared) = SHARED.lock_unless_inside() else { return FreeList::EMPTY };
     if shared.0.is_null() {
         shared.0 = make();
         if shared.0.is_null() {
@@ -105,7 +105,7 @@ pub(crate) fn unlisted(list: FreeList) -> *mut Block {
 
 /// Gives back what the shared heap holds free.
 pub(crate) fn trim() {
-    let mut shared = SHARED.lock();
+    let Some(mut shared) = SHARED.lock_unless_inside() else { return };
     if !shared.0.is_null() {
         // SAFETY: the lock makes this thread the heap's.
         unsafe { (*shared.0).abandon_all() };
