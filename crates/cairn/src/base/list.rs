@@ -32,11 +32,6 @@ impl<T: Linked> Stack<T> {
         self.0.is_null()
     }
 
-    /// What was put in last; null if there is nothing.
-    pub(crate) fn first(&self) -> *mut T {
-        self.0
-    }
-
     /// Puts something in.
     ///
     /// # Safety

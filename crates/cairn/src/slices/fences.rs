@@ -10,7 +10,7 @@
 use crate::base::bits::{ones, pieces};
 use crate::base::{AtomicUsize, InHardened, Ordering, SLICE_SIZE, size_class};
 use crate::map::CHUNK_SLICES;
-use crate::map::address_map::{guards, slice_address};
+use crate::map::address_map::{marks, slice_address};
 use crate::os;
 
 // Invariants
@@ -85,7 +85,8 @@ pub(crate) struct Guarded;
 impl Fence for Guarded {
     unsafe fn put(index: usize, slices: usize, taken: Taken) {
         for (kind, slice) in places(index, slices, taken) {
-            let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
+            let (word, bit) =
+                (&marks(slice / CHUNK_SLICES).guards[kind], 1 << (slice % CHUNK_SLICES));
             // Nobody else changes this bit: added or taken away, it is set or cleared.
             if word.load(Ordering::Relaxed) & bit == 0 {
                 word.fetch_add(bit, Ordering::Relaxed);
@@ -101,7 +102,7 @@ impl Fence for Guarded {
     fn bare(index: usize, slices: usize, taken: Taken) -> bool {
         let mut is_bare = true;
         for (chunk, within) in pieces(index, slices) {
-            for (kind, word) in guards(chunk).iter().enumerate() {
+            for (kind, word) in marks(chunk).guards.iter().enumerate() {
                 for at in ones(word.load(Ordering::Relaxed) as u64 & within) {
                     let slice = chunk * CHUNK_SLICES + at;
                     if places(index, slices, taken).any(|place| place == (kind, slice)) {

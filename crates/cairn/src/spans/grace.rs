@@ -10,6 +10,7 @@
 use crate::base::{AtomicPtr, AtomicUsize, MIN_ALIGN, Ordering, SizeClass, in_hardened};
 use crate::map::Block;
 use crate::map::address_map::{self, slice_address, span_index};
+use crate::slices::{Leave, Partitions};
 use crate::spans::span::Span;
 use core::ptr::null_mut;
 
@@ -170,8 +171,14 @@ impl Span {
     /// Says which partition it is of, plus 1, and behind how many bytes of each block links stand. Before it is carved.
     pub(crate) fn begin(&mut self, partition: u8, head: u16) {
         debug_assert!(self.carved == 0);
-        self.partition = partition;
+        self.set_partition(partition);
         self.start = self.start.wrapping_add(usize::from(head));
+    }
+
+    /// Says the first of these.
+    pub(crate) fn set_partition(&mut self, partition: u8) {
+        self.partition = partition;
+        Partitions::set_apart(partition, self.index());
     }
 
     /// The same, asked by any thread of a span of which it has a block.

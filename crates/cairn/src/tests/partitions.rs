@@ -5,6 +5,7 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
+use crate::slices::arena;
 use crate::thread::pool::{self, partitions::FREE};
 use crate::{
     PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate, reallocate_in,
@@ -158,12 +159,12 @@ fn a_child_finds_what_partitions_keep() {
         let was = slices(&first);
         first.into_iter().for_each(free);
         purge();
-        let kept = crate::slices::arena::kept_slices()[0];
+        let kept = arena::kept_slices()[0];
         assert!(kept > 0);
         let (told, holds) = std::sync::mpsc::channel();
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let holder = thread::spawn(move || {
-            let arena = crate::slices::arena::ARENA.lock();
+            let arena = arena::ARENA.lock();
             told.send(()).expect("it waits");
             wait.recv().expect("it says so");
             drop(arena);
@@ -178,6 +179,34 @@ fn a_child_finds_what_partitions_keep() {
         }));
         go.send(()).expect("it waits");
         holder.join().expect("it ends");
+    });
+}
+
+/// And memory that is in no list, as another thread was giving it back.
+#[test]
+fn a_child_finds_what_partitions_are_about_to_keep() {
+    alone(|| {
+        let first = in_partition(1, 1024, 300);
+        let was = slices(&first);
+        first.into_iter().for_each(free);
+        purge();
+        let holds: [fn(); 2] = [
+            || core::mem::forget(arena::partition_runs::KEPT.lock()),
+            || core::mem::forget(arena::ARENA.lock()),
+        ];
+        let holders = holds.map(|hold| {
+            let other = Other::new();
+            other.does(hold);
+            other
+        });
+        assert!(child_does(|| {
+            let mut others = in_partition(2, 1024, 3000);
+            others.extend([100, 1024, 20_000].into_iter().flat_map(|size| blocks(size, 3000)));
+            assert!(slices(&others).is_disjoint(&was));
+            in_partition(1, 1024, 300).into_iter().chain(others).for_each(free);
+            check();
+        }));
+        core::mem::forget(holders);
     });
 }
 
@@ -248,7 +277,7 @@ fn what_is_free_in_partitions_goes() {
         for leaves in [false, true] {
             let (other, last) = (Other::new(), Other::new());
             let mut held = other.does(|| in_partition(3, 1000, 5_000));
-            let kept = || crate::slices::arena::kept_slices()[0];
+            let kept = || arena::kept_slices()[0];
             if leaves {
                 other.leaves();
             } else {

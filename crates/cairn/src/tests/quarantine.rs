@@ -329,7 +329,7 @@ fn guards_stay_until_something_else_comes() {
         let held = fill(3000);
         let index = address_map::slice_of(held[held.len() / 2]) & !3;
         let first = || {
-            let word = &address_map::guards(index / CHUNK_SLICES)[0];
+            let word = &address_map::marks(index / CHUNK_SLICES).guards[0];
             word.load(Ordering::Relaxed) >> (index % CHUNK_SLICES) & 1 != 0
         };
         assert!(first());

@@ -1,7 +1,6 @@
 //! Owns: the reservation (metadata somewhere in front, slices behind), its descriptors, and
 //!   every address computation from a pointer to metadata.
-//! Idea: a descriptor is found by shift and mask from any pointer at all; whether the pointer
-//!   is really a block is one multiplication later (see `size_class`).
+//! Idea: shift and mask lead from any pointer to a descriptor; whether it is a block is one multiplication (see `size_class`).
 //! Never: knows heaps, lists or locks; decides what a slice is used for.
 //! Threads: reading: any. `init` and `commit`: one at a time, the caller sees to it.
 //! Checked: const assertions here; layout asserted in `init`.
@@ -19,8 +18,7 @@ use crate::map::remote::RemoteWord;
 //     | nothing | metadata | nothing | slices ...                                    |
 //     |<---------- an eighth ------->|<- a power of two: committed in growing steps ->|
 //
-// The metadata stands at a random multiple of 64 KiB, so that who knows a block's address knows no
-// metadata's:
+// The metadata stands at a random multiple of 64 KiB, so that who knows a block's address knows no metadata's:
 //
 //     | descriptors 32 B/slice | sections 140,352 B/1,024 slices | heaps 4 KiB each |
 //       read-only, then a        committed with                     committed
@@ -119,14 +117,18 @@ pub(crate) struct ChunkBits {
 struct Chunk {
     bits: ChunkBits,
     words: [RemoteWord; CHUNK_SLICES],
-    guards: [Guards; in_hardened(0, 1)],
+    marks: [Marks; in_hardened(0, 1)],
 }
 
-/// In the hardened build, which slices of a chunk have guard pages: a word for each kind (see `fences`).
-pub(crate) type Guards = [AtomicUsize; 3];
+/// Slices of a chunk, in the hardened build.
+pub(crate) struct Marks {
+    /// Those that have guard pages: a word for each kind (see `fences`).
+    pub(crate) guards: [AtomicUsize; 3],
+    /// Those where runs begin that are a partition's for ever.
+    pub(crate) apart: AtomicU64,
+}
 
-/// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the chunks stands in one
-/// page.
+/// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the chunks stands in one page.
 #[repr(C)]
 struct Section {
     chunks: [Chunk; SECTION_CHUNKS],
@@ -289,8 +291,7 @@ pub(crate) fn owned_block(p: *const u8, tag: u32) -> Option<OwnedBlock> {
     Some(OwnedBlock { class, number, descriptor })
 }
 
-/// The class of the span block that starts at `p`, any value at all, and its span's owner; None
-/// if no block does.
+/// The class of the span block that starts at `p`, any value at all, and its span's owner; None if no block does.
 #[inline(always)]
 pub(crate) fn span_block(p: *const u8) -> Option<(SizeClass, u32)> {
     let d = descriptor(p);
@@ -403,11 +404,11 @@ pub(crate) fn chunk_bits(chunk: usize) -> *mut ChunkBits {
     unsafe { &raw mut (*chunk).bits }
 }
 
-/// The bits of a committed chunk's guards, in the hardened build.
-pub(crate) fn guards(chunk: usize) -> &'static Guards {
+/// The marks of a committed chunk, in the hardened build.
+pub(crate) fn marks(chunk: usize) -> &'static Marks {
     let chunk = chunk_of(chunk);
     // SAFETY: committed metadata, which stays; atomics, which are there in that build.
-    unsafe { &*(&raw const (*chunk).guards).cast::<Guards>() }
+    unsafe { &*(&raw const (*chunk).marks).cast::<Marks>() }
 }
 
 #[inline(always)]
@@ -424,8 +425,7 @@ pub(crate) fn leaves() -> (*mut Leaf, usize) {
     (unsafe { &raw mut (*section).leaf }, SECTION_BYTES)
 }
 
-/// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class
-/// 0, of a large block.
+/// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class 0, of a large block.
 ///
 /// # Safety
 /// The slices are committed and the caller's, and nothing in them has an address that anybody frees.

@@ -9,7 +9,7 @@
 mod bursts;
 mod huge;
 mod near;
-mod partition_runs;
+pub(crate) mod partition_runs;
 mod purge;
 mod purge_policy;
 mod region_slices;

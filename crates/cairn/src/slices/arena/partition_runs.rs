@@ -6,8 +6,10 @@
 //! Story: docs/design/policy.md
 
 use super::{ARENA, Arena, RUNS, Run, keeps};
-use crate::base::{InHardened, Linked, PARTITIONS, SLICE_SIZE, Stack};
-use crate::map::address_map;
+use crate::base::bits::{bit, ones};
+use crate::base::{InHardened, Linked, Ordering, PARTITIONS, SLICE_SIZE, Stack};
+use crate::map::address_map::{self, marks};
+use crate::map::{CHUNK_SLICES, OWNER_NONE};
 use crate::os::{self, Lock};
 use crate::slices::limit;
 use core::{mem::offset_of, ptr::null_mut};
@@ -16,7 +18,7 @@ use core::{mem::offset_of, ptr::null_mut};
 const LENGTHS: usize = RUNS.len();
 
 /// The runs of each partition and length; the slices of all, and of those that are resident.
-struct Kept {
+pub(crate) struct Kept {
     runs: [[Stack<Note>; LENGTHS]; PARTITIONS],
     slices: usize,
     resident: usize,
@@ -37,7 +39,7 @@ fn take_gone(slices: usize) -> bool {
     fits
 }
 
-static KEPT: Lock<Kept> = Lock::new(Kept { runs: NONE, slices: 0, resident: 0 });
+pub(crate) static KEPT: Lock<Kept> = Lock::new(Kept { runs: NONE, slices: 0, resident: 0 });
 
 /// What a run's slot says while it is kept.
 struct Note {
@@ -86,6 +88,9 @@ pub(crate) type Partitions = InHardened<Shared, Apart>;
 
 /// What becomes of the runs of a partition, numbered from 1: in the default build the arena has them.
 pub(crate) trait Leave {
+    /// Says that a run is a partition's from now on, for ever, if that is one: before it has a block.
+    fn set_apart(_partition: u8, _index: usize) {}
+
     /// Keeps a run, unless the arena is to have it: false.
     fn keep(_partition: u8, _index: usize, _slices: usize) -> bool {
         false
@@ -96,7 +101,8 @@ pub(crate) trait Leave {
         None
     }
 
-    /// They are not free, where all bitmaps are made anew: in a forked child that has one thread.
+    /// All that are partitions' are not free, where all bitmaps are made anew: in a forked child that has one thread. Another may
+    /// have been giving one back, which then stood in no list.
     fn stay(_arena: &mut Arena) {}
 
     /// Gives back what is resident of them; the number of slices that went. Meanwhile nobody finds those of the same
@@ -116,6 +122,13 @@ impl Leave for Shared {}
 pub(crate) struct Apart;
 
 impl Leave for Apart {
+    fn set_apart(partition: u8, index: usize) {
+        if partition > 0 {
+            // Relaxed: a forked child finds it before it finds that the run has no owner any more.
+            marks(index / CHUNK_SLICES).apart.fetch_or(bit(index), Ordering::Relaxed);
+        }
+    }
+
     fn keep(partition: u8, index: usize, slices: usize) -> bool {
         let Some(partition) = usize::from(partition).checked_sub(1) else { return false };
         let resident = keeps() || !purge(index, slices);
@@ -136,12 +149,14 @@ impl Leave for Apart {
     }
 
     fn stay(arena: &mut Arena) {
-        for (nth, runs) in KEPT.lock().runs.as_flattened().iter().enumerate() {
-            let mut note = runs.first();
-            // SAFETY: null, or the slot of a run that is kept.
-            while let Some(&Note { next, index, .. }) = unsafe { note.as_ref() } {
-                arena.remove(index, RUNS[nth % LENGTHS]);
-                note = next;
+        for chunk in 0..address_map::committed().div_ceil(CHUNK_SLICES) {
+            for at in ones(marks(chunk).apart.load(Ordering::Relaxed)) {
+                let index = chunk * CHUNK_SLICES + at;
+                let was = address_map::descriptor_at(index);
+                // One that has an owner is not free already. They are of one length for ever.
+                if was.owner.load(Ordering::Relaxed) == OWNER_NONE {
+                    arena.remove(index, was.class().span_slices());
+                }
             }
         }
     }

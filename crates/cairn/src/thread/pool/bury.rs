@@ -104,7 +104,7 @@ unsafe fn take_in(heap: *mut Heap, span: *mut Span) {
     // SAFETY: as above.
     unsafe {
         if (*span).carved == 0 {
-            (*span).partition = (*heap).partition;
+            (*span).set_partition((*heap).partition);
             return (*heap).release(span);
         }
         (*span).forget_lists();
