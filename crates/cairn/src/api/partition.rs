@@ -42,11 +42,13 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
         return super::allocate_aligned(size, align);
     }
     let (partition, align) = (partition % PARTITIONS, align.max(MIN_ALIGN));
+    let refused = pool::refused();
     for _ in 0..TURN_LOOKS {
         if let Some(block) = thread::with_heap(|mine| allocate_of(mine, partition, size, align)) {
             return block;
         }
-        if !pool::is_all_but_full() {
+        // No turn brings memory for a heap.
+        if !pool::is_all_but_full() || pool::refused() != refused {
             break;
         }
         pool::wait_for_turn();

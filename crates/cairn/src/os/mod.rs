@@ -83,6 +83,7 @@ pub(crate) mod fault {
     std::thread_local! {
         static COUNTDOWN: Cell<usize> = const { Cell::new(usize::MAX) };
         static STICKY: Cell<bool> = const { Cell::new(false) };
+        static FAILED: Cell<usize> = const { Cell::new(0) };
     }
 
     /// Fails this thread's `nth` call from now (from 0); all later ones too if `sticky`.
@@ -98,8 +99,19 @@ pub(crate) mod fault {
         reached
     }
 
+    /// How many calls of this thread have failed so.
+    pub(crate) fn failed() -> usize {
+        FAILED.with(Cell::get)
+    }
+
     /// Whether this call is to fail.
     pub(crate) fn hit() -> bool {
+        let is_hit = counts_down();
+        FAILED.with(|f| f.set(f.get() + usize::from(is_hit)));
+        is_hit
+    }
+
+    fn counts_down() -> bool {
         COUNTDOWN.with(|c| match c.get() {
             usize::MAX => false,
             left if left == usize::MAX - 1 => STICKY.with(Cell::get),

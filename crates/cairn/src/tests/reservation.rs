@@ -2,12 +2,12 @@
 //! in a small address space.
 
 use super::alone::{alone, shares_its_address_space};
-use crate::base::{Ordering, PARTITIONS, SLICE_SIZE, in_hardened};
+use crate::base::{HARDENED, Ordering, PARTITIONS, SLICE_SIZE, in_hardened};
 use crate::map::{CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES, address_map};
 use crate::os::Overcommit;
 use crate::slices::reservation;
 use crate::thread::pool;
-use crate::{HeapId, allocate, base, check, deallocate, os, purge, thread};
+use crate::{HeapId, allocate, allocate_in, base, check, deallocate, os, purge, thread};
 use std::string::String;
 use std::vec::Vec;
 
@@ -462,4 +462,30 @@ fn no_heap_has_nobodys_tag() {
             assert!(heaps + bytes <= front + size / 8);
         }
     }
+}
+
+/// Where there is no memory for a heap, no allocation in a partition waits for a turn: without a reservation, and where places for
+/// heaps are scarce.
+#[test]
+fn no_turn_brings_memory() {
+    alone(|| {
+        let fails_at_once = || {
+            let before = os::fault::failed();
+            os::fault::arm(0, true);
+            assert!(allocate_in(0, 64, 16).is_null());
+            os::fault::disarm();
+            let failed = os::fault::failed() - before;
+            assert!((1..200).contains(&failed), "{failed} calls");
+        };
+        fails_at_once();
+        if HARDENED {
+            crate::set_address_space(256 << 20);
+            assert!(!allocate(64).is_null());
+            (0..40).for_each(|_| assert!(!pool::take().is_null()));
+            assert!(pool::is_all_but_full());
+            fails_at_once();
+            assert!(!allocate_in(0, 64, 16).is_null());
+        }
+        check();
+    });
 }

@@ -51,6 +51,8 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// The shared heap has its place, and needs none any more. Relaxed: written under that one's lock, and
 /// who takes a heap in between may leave one place too few.
 static HAS_SHARED: AtomicBool = AtomicBool::new(false);
+/// How often the system has refused memory for a heap. Relaxed: a number is all it is.
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
 /// There are dead heaps, whose spans have not been salvaged. Release, and Acquire: who finds none any more finds those of the
 /// program's whole.
 static DEAD: AtomicBool = AtomicBool::new(false);
@@ -94,8 +96,13 @@ fn take_for_thread(spare: usize) -> *mut Heap {
 
 /// Whether the places for heaps that are left had better serve each partition once, or twice.
 pub(crate) fn is_all_but_full() -> bool {
-    // Relaxed: a number is all it is.
-    TAKEN.load(Ordering::Relaxed) + 2 * PARTITIONS >= address_map::tables().heap_limit
+    // Relaxed: a number is all it is. Without a reservation there are none.
+    (1..=TAKEN.load(Ordering::Relaxed) + 2 * PARTITIONS).contains(&address_map::tables().heap_limit)
+}
+
+/// How often there has been no memory for a heap.
+pub(crate) fn refused() -> usize {
+    REFUSED.load(Ordering::Relaxed)
 }
 
 /// Waits a little for a thread to end what it has a heap for.
@@ -126,6 +133,7 @@ fn try_take_any(spare: usize) -> *mut Heap {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
             if !reservation::commit_heap(pool.made) {
+                REFUSED.fetch_add(1, Ordering::Relaxed);
                 return null_mut();
             }
             heap = at.cast();
