@@ -69,14 +69,17 @@ pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
     }
 }
 
-/// Calls it; false if there is none, or if a thread is inside.
+/// Calls it if it is due, which is asked when no thread is inside; false if not, or if there is none.
 #[cold]
 #[inline(never)]
-pub(crate) fn call(size: usize) -> bool {
+pub(crate) fn call(size: usize, is_due: fn() -> bool) -> bool {
     let (call, words) = {
         // What the function has done another thread sees in it, by the lock.
         let registered = CALL.lock();
-        let Some(call) = registered.call.filter(|_| !is_inside()) else { return false };
+        if is_inside() || !is_due() {
+            return false;
+        }
+        let Some(call) = registered.call else { return false };
         INSIDE.store(os::thread_token(), Ordering::Relaxed);
         (call, registered.words)
     };

@@ -47,7 +47,7 @@ fn gives_back(size: usize) -> bool {
 /// Tells the program that an allocation fails at the hard limit, if there is one and the size is any; whether it has been
 /// called.
 fn tell_of(size: usize) -> bool {
-    limit::hard() > 0 && size <= isize::MAX as usize && low_memory::call(size.max(1))
+    limit::hard() > 0 && size <= isize::MAX as usize && low_memory::call(size.max(1), || true)
 }
 
 /// Refills again where that has failed.
@@ -73,15 +73,14 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
 #[cold]
 #[inline(never)]
 pub(crate) fn tell() -> bool {
-    // Who comes by when that is over tells of this, too.
-    if low_memory::is_inside() {
-        return false;
-    }
-    if let Some(heap) = own() {
-        // SAFETY: the calling thread's own.
-        unsafe { (*heap).sampling.has_told() };
-    }
-    limit::take_pending() && low_memory::call(0)
+    // While a thread is inside, this stays to be told by who comes by when that is over.
+    low_memory::call(0, || {
+        if let Some(heap) = own() {
+            // SAFETY: the calling thread's own.
+            unsafe { (*heap).sampling.has_told() };
+        }
+        limit::take_pending()
+    })
 }
 
 /// Has `call` called when memory runs short; None ends that. There is one such function for the process.
