@@ -48,8 +48,7 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// How many heaps are not in the pool. Relaxed: written under its lock; a number is all it is.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// The shared heap has its place, and needs none any more. Relaxed: written under that one's lock, and
-/// who takes a heap in between may leave one place too few.
+/// The shared heap has its place, and needs none any more. Relaxed: written under the pool's lock.
 static HAS_SHARED: AtomicBool = AtomicBool::new(false);
 /// How often the system has refused memory for a heap. Relaxed: a number is all it is.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
@@ -73,10 +72,7 @@ pub(crate) fn lend() -> *mut Heap {
 
 /// Takes the shared heap; null as for `take`. Under its lock.
 pub(crate) fn take_shared() -> *mut Heap {
-    HAS_SHARED.store(true, Ordering::Relaxed);
-    let heap = take_any(0);
-    HAS_SHARED.store(!heap.is_null(), Ordering::Relaxed);
-    heap
+    take_leaving(None)
 }
 
 /// In a forked child, before it has a second thread: it needs a place again.
@@ -115,16 +111,21 @@ pub(crate) fn wait_for_turn() {
 /// Takes a heap, old or new, if `spare` places are left behind it beside the shared heap's; null if not, or if there is
 /// no memory. It does not count as in use: for closed heaps, and the shared heap.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
-    let heap = try_take_any(spare);
-    // Of those that are left some may have nothing any more.
-    if heap.is_null() && left::collect() { try_take_any(spare) } else { heap }
+    take_leaving(Some(spare))
 }
 
-fn try_take_any(spare: usize) -> *mut Heap {
+/// The same; None: it is the shared heap, which takes the place that others leave it.
+fn take_leaving(spare: Option<usize>) -> *mut Heap {
+    let heap = try_take(spare);
+    // Of those that are left some may have nothing any more.
+    if heap.is_null() && left::collect() { try_take(spare) } else { heap }
+}
+
+fn try_take(spare: Option<usize>) -> *mut Heap {
     let mut pool = POOL.lock();
-    let taken = TAKEN.load(Ordering::Relaxed);
-    let spare = spare + usize::from(!HAS_SHARED.load(Ordering::Relaxed));
-    if address_map::heap_address(taken + spare).is_none() {
+    let (taken, has_shared) = (TAKEN.load(Ordering::Relaxed), HAS_SHARED.load(Ordering::Relaxed));
+    let left = spare.map_or(0, |spare| spare + usize::from(!has_shared));
+    if address_map::heap_address(taken + left).is_none() {
         return null_mut();
     }
     let mut heap = pool.free.pop();
@@ -148,6 +149,7 @@ fn try_take_any(spare: usize) -> *mut Heap {
         (*heap).role = Role::Thread;
     }
     TAKEN.store(taken + 1, Ordering::Relaxed);
+    HAS_SHARED.store(has_shared || spare.is_none(), Ordering::Relaxed);
     heap
 }
 
