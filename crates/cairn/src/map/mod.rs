@@ -7,6 +7,7 @@
 
 pub(crate) mod address_map;
 pub(crate) mod block;
+mod marks;
 pub(crate) mod region;
 pub(crate) mod remote;
 mod tuning;

@@ -10,6 +10,7 @@ use crate::base::{
     Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Plain, holds,
 };
 use crate::base::{ClassLayout, HARDENED, SLICE_SHIFT, SLICE_SIZE, SizeClass, in_hardened};
+use crate::map::marks::Marks;
 use crate::map::region;
 use crate::map::remote::RemoteWord;
 
@@ -118,14 +119,6 @@ struct Chunk {
     bits: ChunkBits,
     words: [RemoteWord; CHUNK_SLICES],
     marks: [Marks; in_hardened(0, 1)],
-}
-
-/// Slices of a chunk, in the hardened build.
-pub(crate) struct Marks {
-    /// Those that have guard pages: a word for each kind (see `fences`).
-    pub(crate) guards: [AtomicUsize; 3],
-    /// Those where runs begin that are a partition's for ever.
-    pub(crate) apart: AtomicU64,
 }
 
 /// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the chunks stands in one page.
