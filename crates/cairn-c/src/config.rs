@@ -115,7 +115,7 @@ extern "C" fn start() {
     // Nothing is reserved here: a program may limit its own address space before it allocates.
     cairn::see_forks();
     HAS_READ.store(true, Ordering::Relaxed);
-    cxx::note_stubs();
+    cxx::begin();
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;

@@ -4,7 +4,7 @@
 
 use crate::cxx_catch;
 use crate::cxx_runtime::{
-    self, NO_PARTITION, Operator, allocate, cairn_new_retry, leads_away, new_handler,
+    self, Form, NO_PARTITION, Operator, allocate, cairn_new_retry, leads_away, new_handler, next,
 };
 use crate::family::MALLOC_ALIGN;
 use cairn::NoMemory;
@@ -310,15 +310,6 @@ pub(crate) unsafe extern "C" fn delete_array_aligned_nothrow(
 
 pub(crate) type Tag = *const c_char;
 
-/// Which of them.
-#[derive(Clone, Copy)]
-pub(crate) enum Form {
-    Plain,
-    Array,
-    Aligned,
-    ArrayAligned,
-}
-
 /// The throwing forms, as the program has them, and ours.
 #[inline(always)]
 fn forms() -> [Operator; 4] {
@@ -336,10 +327,16 @@ pub(crate) fn is_replaced() -> bool {
     forms().iter().any(leads_away)
 }
 
-/// The forms of `delete` without a size, as the program has them, and ours.
-#[inline(always)]
-fn deletes() -> [Operator; 4] {
+/// The same, and the forms of `delete` without a size.
+#[cold]
+#[inline(never)]
+fn all_forms() -> [Operator; 8] {
+    let [new, new_array, new_aligned, new_array_aligned] = forms();
     [
+        new,
+        new_array,
+        new_aligned,
+        new_array_aligned,
         (resolved!("_ZdlPv"), delete as *const c_void),
         (resolved!("_ZdaPv"), delete_array as *const c_void),
         (resolved!("_ZdlPvSt11align_val_t"), delete_aligned as *const c_void),
@@ -347,9 +344,12 @@ fn deletes() -> [Operator; 4] {
     ]
 }
 
-/// Looks what leads away from here, as the library starts.
-pub(crate) fn note_stubs() {
-    cxx_runtime::note_stubs(forms().iter().chain(&deletes()));
+/// As the library starts. Where there are partitions, each `new` asks whether it is replaced. To find out takes a walk through
+/// all symbols of a program, 0.3 ms in a compiler.
+pub(crate) fn begin() {
+    if cfg!(feature = "hardened") {
+        cxx_runtime::note_stubs(&all_forms());
+    }
 }
 
 /// Ends the process if the block is not one that `operator new` gives for that size and alignment. A program that
@@ -357,24 +357,17 @@ pub(crate) fn note_stubs() {
 #[cold]
 #[inline(never)]
 fn expect_size(p: *mut c_void, size: usize, align: usize) {
-    let may_be = cairn::may_have_size(p.cast(), size, align, cairn::Resized::Never);
-    if !may_be && !is_replaced() && !deletes().iter().any(leads_away) {
+    if cairn::may_have_size(p.cast(), size, align, cairn::Resized::Never) {
+        return;
+    }
+    let all = all_forms();
+    cxx_runtime::note_stubs(&all);
+    if !all.iter().any(leads_away) {
         cairn::bad_size("operator delete", p.cast());
     }
 }
 
-/// The runtime's own definition of a nothrow form, or null.
-fn next(form: Form) -> *mut c_void {
-    let name = match form {
-        Form::Plain => c"_ZnwmRKSt9nothrow_t",
-        Form::Array => c"_ZnamRKSt9nothrow_t",
-        Form::Aligned => c"_ZnwmSt11align_val_tRKSt9nothrow_t",
-        Form::ArrayAligned => c"_ZnamSt11align_val_tRKSt9nothrow_t",
-    };
-    cxx_runtime::find_beyond(libc::RTLD_NEXT, name)
-}
-
-/// Calls it.
+/// Calls the runtime's own definition of a nothrow form.
 ///
 /// # Safety
 /// It is of that form.

@@ -196,24 +196,49 @@ pub(crate) extern "C" fn allocate(size: usize, align: usize, partition: usize) -
     }
 }
 
+/// The nothrow forms of `new`.
+#[derive(Clone, Copy)]
+pub(crate) enum Form {
+    Plain,
+    Array,
+    Aligned,
+    ArrayAligned,
+}
+
+/// The runtime's own definition of a nothrow form, or null.
+pub(crate) fn next(form: Form) -> *mut c_void {
+    let name = match form {
+        Form::Plain => c"_ZnwmRKSt9nothrow_t",
+        Form::Array => c"_ZnamRKSt9nothrow_t",
+        Form::Aligned => c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+        Form::ArrayAligned => c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    };
+    find_beyond(libc::RTLD_NEXT, name)
+}
+
 /// An operator's address as the program has it, and ours.
 pub(crate) type Operator = (*const c_void, *const c_void);
 
 /// Whatever address the program has of an operator is ours, or a stub's in a program at a fixed address, which has one where
 /// it takes the address. That leads back here: if another library came first, it would have some of the operators that have no
-/// stub. Relaxed: written as the library starts.
+/// stub. False until somebody has looked. Relaxed, like the next: who sees it late takes a stub for another operator.
 static ALL_LEAD_HERE: AtomicBool = AtomicBool::new(false);
+/// Somebody has looked, or is about to.
+static HAS_LOOKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has another operator in the place of ours.
+/// Whether the program has another operator in the place of ours, as far as is known.
 #[inline(always)]
 pub(crate) fn leads_away((now, own): &Operator) -> bool {
     now != own && !ALL_LEAD_HERE.load(Ordering::Relaxed)
 }
 
-/// Takes note whether all these lead here.
-pub(crate) fn note_stubs<'a>(mut operators: impl Iterator<Item = &'a Operator>) {
-    let all = operators.all(|&(now, own)| now == own || is_stub(now));
-    ALL_LEAD_HERE.store(all, Ordering::Relaxed);
+/// Takes note, once, whether all these lead here.
+#[cold]
+pub(crate) fn note_stubs(operators: &[Operator]) {
+    if !HAS_LOOKED.swap(true, Ordering::Relaxed) {
+        let all = operators.iter().all(|&(now, own)| now == own || is_stub(now));
+        ALL_LEAD_HERE.store(all, Ordering::Relaxed);
+    }
 }
 
 /// Whether an address that a symbol has is where a file calls it, and not where one defines it.

@@ -5,8 +5,8 @@
 //! part of the name. What may go wrong goes as with the plain functions (`family`, `cxx`). Blocks are freed
 //! by the plain names.
 
-use crate::cxx::{self, Form, Tag};
-use crate::cxx_runtime::{NO_PARTITION, cairn_new_retry};
+use crate::cxx::{self, Tag};
+use crate::cxx_runtime::{Form, NO_PARTITION, cairn_new_retry};
 use crate::family::{self, MALLOC_ALIGN};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;

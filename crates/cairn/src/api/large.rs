@@ -137,7 +137,7 @@ fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
 fn new_block_again(size: usize, align: usize, at: usize) -> large::Allocated {
     let attempt = || Some(attempt(size, align, at)).filter(|got| !got.block.is_null());
     thread::retry_in_shortage(size, attempt)
-        .or_else(|| if thread::defer(Reason::Need) { attempt() } else { None })
+        .or_else(|| if thread::defer_in_need() { attempt() } else { None })
         .unwrap_or(large::Allocated::NONE)
 }
 

@@ -17,7 +17,7 @@ use crate::map::{Block, address_map, without_mark};
 use crate::store::{Behind, Canary, FREED_TWICE, canary};
 use crate::{
     closed, large, os,
-    samples::{Reason, guards},
+    samples::guards,
     slices::{arena, limit},
     thread,
     thread::search,
@@ -186,7 +186,7 @@ pub(crate) unsafe fn resize_or_give_back(p: *mut u8, size: usize, align: usize) 
             return None;
         }
         thread::retry_in_shortage(more, resize)
-            .or_else(|| if thread::defer(Reason::Need) { resize() } else { None })
+            .or_else(|| if thread::defer_in_need() { resize() } else { None })
             .or_else(|| is_short().then_some(null_mut()))
     })
 }

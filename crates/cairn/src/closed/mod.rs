@@ -308,7 +308,7 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
         call_program();
         let mut got = refilled(heap, class);
         if got.0.is_null() {
-            thread::defer(Reason::Need);
+            thread::defer_in_need();
             match (*heap).member.of {
                 of if of.is_null() => (*heap).give_back(),
                 of => trim(of, heap),
@@ -354,7 +354,7 @@ pub(crate) unsafe fn allocate_large(
         let owned = &(*name).owned;
         let mut got = large::allocate_owned(owned, size, align);
         if got.block.is_null() {
-            thread::defer(Reason::Need);
+            thread::defer_in_need();
             trim(name, heap);
             got = large::allocate_owned(owned, size, align);
         }
@@ -403,7 +403,7 @@ pub(crate) unsafe fn resize(
                 tell(name);
                 return resized;
             }
-            thread::defer(Reason::Need);
+            thread::defer_in_need();
             trim_mine(name);
             is_last = true;
         }

@@ -66,7 +66,7 @@ impl Heap {
                     (*span).make_holes();
                 }
             }
-            if os::now_ns() >= end {
+            if makes_holes && os::now_ns() >= end {
                 break;
             }
         }

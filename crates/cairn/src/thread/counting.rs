@@ -112,7 +112,7 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
         if block.is_null() {
             block = super::shortage::refill(heap, class);
         }
-        if block.is_null() && super::defer(Reason::Need) {
+        if block.is_null() && super::defer_in_need() {
             block = super::retry(heap, class);
         }
         if !block.is_null() {

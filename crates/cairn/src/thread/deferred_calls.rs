@@ -18,7 +18,7 @@ pub(crate) fn refill_or_force(class: SizeClass) -> *mut Block {
     let block = refill(class);
     match own() {
         // SAFETY: the calling thread's own.
-        Some(heap) if block.is_null() && defer(Reason::Need) => unsafe { retry(heap, class) },
+        Some(heap) if block.is_null() && defer_in_need() => unsafe { retry(heap, class) },
         _ => block,
     }
 }
@@ -45,6 +45,13 @@ pub(crate) fn defer(reason: Reason) -> bool {
         let (deferred, beats) = (&raw const (*heap).deferred, &raw mut (*heap).own.beats);
         (*heap).sampling.defers() && Deferred::call(deferred, beats, reason)
     })
+}
+
+/// The same where there is no memory, or where all that is free is to go.
+#[cold]
+#[inline(never)]
+pub(crate) fn defer_in_need() -> bool {
+    defer(Reason::Need)
 }
 
 /// Has `call` called now and then on each thread that allocates, so that the program frees what it has put off, such as

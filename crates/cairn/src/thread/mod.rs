@@ -32,7 +32,7 @@ pub use counting::{count, thread_counts, thread_counts_place};
 pub(crate) use counting::{is_counting, note};
 pub use deferred_calls::on_deferred_free;
 use deferred_calls::retry;
-pub(crate) use deferred_calls::{defer, refill_or_force};
+pub(crate) use deferred_calls::{defer, defer_in_need, refill_or_force};
 pub use fork::see_forks;
 pub use low_memory::LowMemory;
 pub use purge::{has_purge_thread, start_purge_thread};

@@ -9,7 +9,6 @@ use super::{HeapId, heap_of};
 use crate::base::Ordering;
 use crate::closed::Blocks;
 use crate::large::HeapStats;
-use crate::samples::Reason;
 use crate::spans::waiting;
 use crate::{closed, map::region, slices::arena, thread};
 use core::ptr::null_mut;
@@ -161,7 +160,7 @@ impl HeapId {
     pub unsafe fn purge(self) -> usize {
         crate::os::notice_fork();
         let (name, before) = (self.0.as_ptr(), waiting::given_back());
-        thread::defer(Reason::Need);
+        thread::defer_in_need();
         // SAFETY: as above.
         unsafe {
             closed::trim_mine(name);

@@ -22,7 +22,6 @@ use crate::base::{MEDIUM_MAX, MIN_ALIGN, Ordering, SMALL_MAX, SizeClass, size_cl
 use crate::closed::{self, of_thread};
 use crate::heap::{Handle, Heap as Inner, OWNED, SHARED};
 use crate::map::{Block, OWNER_CLOSED, address_map};
-use crate::samples::Reason;
 use crate::store::{Caches, Store};
 use crate::{api, large, thread};
 use core::ptr::{NonNull, null_mut};
@@ -462,7 +461,7 @@ impl HeapId {
 /// println!("{} bytes went back", cairn::purge());
 /// ```
 pub fn purge() -> usize {
-    thread::defer(Reason::Need);
+    thread::defer_in_need();
     thread::purge::purge()
 }
 
