@@ -327,7 +327,7 @@ pub(crate) fn is_replaced() -> bool {
     forms().iter().any(leads_away)
 }
 
-/// The same, and the forms of `delete` without a size.
+/// The same, and behind them the form of `delete` of each, without a size.
 #[cold]
 #[inline(never)]
 fn all_forms() -> [Operator; 8] {

@@ -220,8 +220,8 @@ pub(crate) fn next(form: Form) -> *mut c_void {
 pub(crate) type Operator = (*const c_void, *const c_void);
 
 /// Whatever address the program has of an operator is ours, or a stub's in a program at a fixed address, which has one where
-/// it takes the address. That leads back here: if another library came first, it would have some of the operators that have no
-/// stub. False until somebody has looked. Relaxed, like the next: who sees it late takes a stub for another operator.
+/// it takes the address. That leads back here: of each `new` and its `delete` one has no stub, and who replaces one replaces
+/// both. False until somebody has looked. Relaxed, like the next: who sees it late takes a stub for another operator.
 static ALL_LEAD_HERE: AtomicBool = AtomicBool::new(false);
 /// Somebody has looked, or is about to.
 static HAS_LOOKED: AtomicBool = AtomicBool::new(false);
@@ -232,12 +232,13 @@ pub(crate) fn leads_away((now, own): &Operator) -> bool {
     now != own && !ALL_LEAD_HERE.load(Ordering::Relaxed)
 }
 
-/// Takes note, once, whether all these lead here.
+/// Takes note, once, whether all these lead here: each `new`, and then the `delete` of each.
 #[cold]
-pub(crate) fn note_stubs(operators: &[Operator]) {
+pub(crate) fn note_stubs(operators: &[Operator; 8]) {
     if !HAS_LOOKED.swap(true, Ordering::Relaxed) {
-        let all = operators.iter().all(|&(now, own)| now == own || is_stub(now));
-        ALL_LEAD_HERE.store(all, Ordering::Relaxed);
+        let is_ours = |nth: usize| operators[nth].0 == operators[nth].1;
+        let is_known = |nth| is_ours(nth) || is_ours((nth + 4) % 8) && is_stub(operators[nth].0);
+        ALL_LEAD_HERE.store((0..8).all(is_known), Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,9 @@ use common::{
     Loading, clean_environment, library, passes, passes_in, run, scratch_dir, skip_for_stand_in,
     source_path,
 };
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[test]
 fn every_form_of_new_goes_with_every_form_of_delete() {
@@ -95,12 +97,7 @@ fn a_stub_of_a_program_at_a_fixed_address_is_no_operator_of_its_own() {
         return;
     }
     for is_linked in [false, true] {
-        let path = scratch_dir().join(format!("fixed-address-{}", std::process::id()));
-        let mut compiler = Command::new("c++");
-        compiler.args(["-std=c++17", "-O1", "-no-pie", "-fno-pie", "-o"]).arg(&path);
-        compiler.arg(source_path("fixed_address.cpp"));
-        compiler.args(is_linked.then_some(&library().shared));
-        run(compiler).assert_success("fixed_address.cpp");
+        let path = at_a_fixed_address(&[], is_linked.then_some(&*library().shared));
         let mut command = Command::new(&path);
         clean_environment(&mut command);
         let preloaded = (!is_linked).then_some(("LD_PRELOAD", &library().shared));
@@ -113,4 +110,36 @@ fn a_stub_of_a_program_at_a_fixed_address_is_no_operator_of_its_own() {
         assert!(outcome.stderr.contains("operator delete"), "{what}");
         std::fs::remove_file(path).expect("it was just written");
     }
+}
+
+/// Nor where a library that comes first has operators of its own: the program's stubs lead there.
+#[test]
+fn a_stub_that_leads_to_another_library_is_another_operator() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let counting = scratch_dir().join(format!("libcounting-{}.so", std::process::id()));
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-fno-builtin", "-DLIBRARY", "-o"]);
+    compiler.arg(&counting).arg(source_path("fixed_address.cpp"));
+    run(compiler).assert_success("the library");
+    let path = at_a_fixed_address(&["-DTAKES_BOTH"], None);
+    let mut command = Command::new(&path);
+    clean_environment(&mut command);
+    let first = format!("{} {}", counting.display(), library().shared.display());
+    command.env("LD_PRELOAD", first);
+    run(command).assert_success("a delete of a size that the library has changed");
+    [path, counting].map(|file| std::fs::remove_file(file).expect("it was just written"));
+}
+
+/// Builds `fixed_address.cpp`, with a library perhaps.
+fn at_a_fixed_address(flags: &[&str], library: Option<&Path>) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (process, nth) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = scratch_dir().join(format!("fixed-address-{process}-{nth}"));
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++17", "-O1", "-no-pie", "-fno-pie", "-o"]).arg(&path);
+    compiler.args(flags).arg(source_path("fixed_address.cpp")).args(library);
+    run(compiler).assert_success("fixed_address.cpp");
+    path
 }
