@@ -142,6 +142,10 @@ fn under_a_hard_limit_no_slices_are_kept_ahead() {
         assert!(set_memory_limits(0, 0));
         let more = blocks(SIZE, 60 * IN_SPAN);
         assert!(ahead() > 0);
+        // A limit that comes later, too.
+        assert!(set_memory_limits(0, 1 << 30));
+        heap().slow_tick();
+        assert_eq!(ahead(), 0);
         other.frees(&others);
         mine.into_iter().chain(more).for_each(free);
     });

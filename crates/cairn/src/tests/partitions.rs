@@ -16,7 +16,9 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 use std::vec::Vec;
 
 fn in_partition(partition: usize, size: usize, count: usize) -> Vec<*mut u8> {
@@ -478,5 +480,23 @@ fn a_function_within_an_allocation_has_its_turn() {
         crate::on_deferred_free(None, [0; 2]);
         held.into_iter().for_each(free);
         check();
+    });
+}
+
+/// Others get slices while what partitions keep is given back.
+#[test]
+fn a_purge_of_partitions_stops_nobody() {
+    alone(|| {
+        in_partition(1, 100, 1).into_iter().for_each(free);
+        let kept = arena::partition_runs::KEPT.lock();
+        let purges = thread::spawn(arena::purge_all);
+        thread::sleep(Duration::from_millis(100));
+        let (tell, told) = channel();
+        let asks = thread::spawn(move || tell.send(arena::taken()).expect("it waits"));
+        let answer = told.recv_timeout(Duration::from_secs(10));
+        drop(kept);
+        purges.join().expect("no panic");
+        asks.join().expect("no panic");
+        assert!(answer.is_ok(), "the arena's lock is held");
     });
 }

@@ -91,7 +91,8 @@ pub(crate) fn in_debt() -> bool {
 /// Gives back as much as is dirty now, and all that is if nobody frees meanwhile; the number of bytes that went.
 #[inline(never)]
 pub(crate) fn purge_all() -> usize {
-    let (mut left, mut gone) = (ARENA.lock().dirty, Partitions::purge());
+    // In this order: the guard lives to the end of the line.
+    let (mut gone, mut left) = (Partitions::purge(), ARENA.lock().dirty);
     for (lane, below) in [WHOLE, DIRTY].iter().zip(&BELOW) {
         below.store(usize::MAX, Ordering::Relaxed);
         while left > 0 {
