@@ -129,7 +129,9 @@ fn a_stub_that_leads_to_another_library_is_another_operator() {
     let first = format!("{} {}", counting.display(), library().shared.display());
     command.env("LD_PRELOAD", first);
     run(command).assert_success("a delete of a size that the library has changed");
-    [path, counting].map(|file| std::fs::remove_file(file).expect("it was just written"));
+    for file in [path, counting] {
+        std::fs::remove_file(file).expect("it was just written");
+    }
 }
 
 /// Builds `fixed_address.cpp`, with a library perhaps.
