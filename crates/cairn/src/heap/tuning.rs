@@ -94,8 +94,8 @@ pub(crate) const QUIET_MS: usize = 16;
 /// Findings in a row, after which it looks for holes: a pause between two phases is none. With half or twice of it the
 /// rows of `cargo xtask counts` are the same.
 pub(crate) const HOLES_AFTER: u32 = 2;
-/// Spans that are searched for holes in one upkeep, at most. With half or twice of it the rows of `cargo xtask counts`
-/// are the same.
+/// Spans that are looked at in one sweep, for holes or whether they are empty, at most. With half or twice of it
+/// the rows of `cargo xtask counts` are the same.
 pub(crate) const SWEEP_SPANS: usize = 128;
 /// Or as many as this time allows, in nanoseconds: a hole in a huge page may take 0.1 ms. Twice of it shows in the
 /// slowest allocation of a program, half of it is the time of one such hole.

@@ -117,7 +117,7 @@ pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {
 pub fn set_memory_limits(soft: usize, hard: usize) -> bool {
     crate::os::notice_fork();
     let is_set = limit::set(soft, hard);
-    if hard > 0 {
+    if is_set && hard > 0 {
         // What heaps keep ahead counts now.
         crate::os::notify_briefly();
     }

@@ -107,10 +107,10 @@ impl HeapId {
     /// it holds more than `hard`, or if `soft` is more than `hard`.
     ///
     /// An allocation for which the heap would need more than `hard` gives back what is free in the heap, but for the parts of
-    /// a shared one that other threads use, and fails if that does not help. One that takes it beyond `soft` gives back what is free, in the process too, and
-    /// then, if the heap still holds more, calls `told` with the heap and `words`, once until it has been below. `told`
-    /// runs on the thread that allocates, inside the allocation; it may allocate and free, also in this heap, but
-    /// must not end it or panic.
+    /// a shared one that other threads use, and fails if that does not help. One that takes it beyond `soft` gives back
+    /// what is free, in the process too, and then, if the heap still holds more, calls `told` with the heap and `words`,
+    /// once until it has been below. `told` runs on the thread that allocates, inside the allocation; it may allocate and
+    /// free, also in this heap, but must not end it or panic.
     ///
     /// # Safety
     /// The heap is there. Nobody else sets its limits, or allocates from it, meanwhile.
