@@ -60,14 +60,18 @@ pub(crate) fn forget_forkers() {
 
 /// Something that all threads have to notice has come up.
 pub(crate) fn notify_all() {
-    // Release: pairs with `settled_notices`.
-    NOTICES.0.fetch_add(THOROUGH, Ordering::Release);
+    notify(THOROUGH);
 }
 
 /// The same, but no heap has to go through all its spans for it: this may come often.
 pub(crate) fn notify_briefly() {
-    // Release: as above.
-    NOTICES.0.fetch_add(FORKING + 1, Ordering::Release);
+    notify(FORKING + 1);
+}
+
+#[inline(always)]
+fn notify(more: usize) {
+    // Release: pairs with `settled_notices`.
+    NOTICES.0.fetch_add(more, Ordering::Release);
 }
 
 /// Whether somebody who has noticed `before`, and now `settled`, has to go through all.
