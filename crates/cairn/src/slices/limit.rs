@@ -160,8 +160,9 @@ fn judge_watch() {
         from = from.min(near(own));
     }
     if most > 0 {
-        let beside = BESIDE.load(Ordering::Relaxed).cast_signed();
-        from = from.min(near(most).saturating_add_signed(beside.saturating_neg()));
+        // What is untouched may be touched without any growth: it is no reason to watch later.
+        let beside = BESIDE.load(Ordering::Relaxed).cast_signed().max(0).unsigned_abs();
+        from = from.min(near(most).saturating_sub(beside));
     }
     WATCH_FROM.0.store(from, Ordering::Relaxed);
 }
@@ -260,9 +261,8 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let used = used.saturating_sub(usize::try_from(files.unwrap_or(0)).unwrap_or(usize::MAX));
     GROUP_MOST.store(most, Ordering::Relaxed);
     // The group has so much beside what counts here.
-    let beside = used.wrapping_sub(touched);
-    SEEN.store(beside, Ordering::Relaxed);
-    let seen = beside.cast_signed();
+    let seen = used.wrapping_sub(touched).cast_signed();
+    SEEN.store(seen.cast_unsigned(), Ordering::Relaxed);
     // What may have been files is not believed: of those nobody knows how many are there still.
     let had_files = HAS_FILES.swap(has_files, Ordering::Relaxed);
     let before = if had_files { seen } else { BESIDE.load(Ordering::Relaxed).cast_signed() };
@@ -270,7 +270,7 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     BESIDE.store(believed.cast_unsigned(), Ordering::Relaxed);
     let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);
     LOOK_AT.store(touched.saturating_add(step), Ordering::Relaxed);
-    Some(os::GroupUse { used: used as u64, limit: most as u64 })
+    Some(os::GroupUse { used: used as u64, limit: found.limit })
 }
 
 /// Whether anybody knows of a group with a limit, or has not looked yet.
@@ -302,10 +302,13 @@ impl Turn {
     }
 }
 
-/// So many bytes are taken that were not there.
-pub(crate) fn note_taken(bytes: usize) {
+/// So many bytes are taken that were not there, and so many that count already; how many of both the group may not have yet.
+pub(crate) fn note_taken(bytes: usize, reused: usize) -> usize {
+    let hollow = SEEN.load(Ordering::Relaxed).cast_signed().min(0).unsigned_abs();
+    let untouched = bytes + reused.min(hollow);
     TAKEN.fetch_add(bytes, Ordering::Relaxed);
-    COME.fetch_add(bytes, Ordering::Relaxed);
+    COME.fetch_add(untouched, Ordering::Relaxed);
+    untouched
 }
 
 /// Whether the last purge was for nothing; how often the next rest is doubled.

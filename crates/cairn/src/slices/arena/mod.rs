@@ -459,7 +459,6 @@ impl Arena {
     /// Invariant 2, for the chunks of a run that has been taken or put.
     fn refresh(&mut self, index: usize, slices: usize) {
         for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
-            let place = chunk;
             let b = self.bits(chunk);
             let members = [
                 b.free != 0,
@@ -467,9 +466,9 @@ impl Arena {
                 aligned_runs(b.free, 2) != 0,
                 b.dirty != 0,
             ];
-            self.tree.refresh(place, members);
+            self.tree.refresh(chunk, members);
             // Of both chunks of the frame of a huge page.
-            self.tree.update(WHOLE, place & !1, self.is_whole(chunk));
+            self.tree.update(WHOLE, chunk & !1, self.is_whole(chunk));
         }
     }
 }

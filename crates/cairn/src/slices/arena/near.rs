@@ -87,7 +87,7 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
         // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
         purge_batch(arena, lanes, 2 * slices.max(32));
     } else if arena.is_watched() {
-        relieve(arena, bound, 0);
+        relieve(arena, 0);
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) fn take_at(
 ) -> Option<Run> {
     let run = arena.take_at(index, slices, taken)?;
     if arena.is_watched() {
-        follow_growth(arena, (slices - run.dirty) * SLICE_SIZE);
+        follow_growth(arena, (slices - run.dirty) * SLICE_SIZE, run.dirty * SLICE_SIZE);
     }
     Some(run)
 }
@@ -155,36 +155,35 @@ pub(crate) fn counted() -> usize {
 pub(crate) fn after_growth(bytes: usize) {
     let arena = ARENA.lock();
     if arena.is_watched() {
-        follow_growth(arena, bytes);
+        follow_growth(arena, bytes, 0);
     }
 }
 
-/// The same under the lock.
+/// The same under the lock; so many that count already are in use again.
 #[cold]
 #[inline(never)]
-fn follow_growth(mut arena: Guard<'static, Arena>, bytes: usize) {
+fn follow_growth(mut arena: Guard<'static, Arena>, bytes: usize, reused: usize) {
     let counted = arena.counted();
-    limit::note_taken(bytes);
+    let untouched = limit::note_taken(bytes, reused);
     if limit::must_look(counted) {
         drop(arena);
-        limit::look(counted, Why::Growth(bytes));
+        limit::look(counted, Why::Growth(untouched));
         arena = ARENA.lock();
     }
-    let (bound, slices) = (arena.burst_bound(), bytes.div_ceil(SLICE_SIZE));
-    relieve(arena, bound, slices);
+    relieve(arena, untouched.div_ceil(SLICE_SIZE));
 }
 
-/// Near a limit less than `bound` may be dirty: gives back a batch of what is beyond, if it is time for that. Where the limit is
+/// Near a limit less than the bound of bursts may be dirty: gives back a batch of what is beyond, if it is time for that. Where the limit is
 /// all but reached, at once: twice as much as has come, in slices, or as much as leads away from there, if that can be had.
 #[cold]
 #[inline(never)]
-pub(super) fn relieve(arena: Guard<'static, Arena>, bound: usize, come: usize) {
+pub(super) fn relieve(arena: Guard<'static, Arena>, come: usize) {
     let counted = arena.counted();
     let share = limit::share(counted);
     if share == ALL {
         return;
     }
-    let spare = arena.dirty.saturating_sub(bound * share / ALL);
+    let spare = arena.dirty.saturating_sub(arena.burst_bound() * share / ALL);
     if spare > 0 && !keeps() {
         let excess = limit::excess(counted).div_ceil(SLICE_SIZE);
         // Where less can be had than leads away, what is freed is wanted again: it would go and come for ever.
@@ -215,8 +214,8 @@ pub(crate) fn follow_limits() -> bool {
         return false;
     }
     let arena = ARENA.lock();
-    let (is_near, bound) = (limit::share(arena.counted()) < ALL, arena.burst_bound());
-    relieve(arena, bound, 0);
+    let is_near = limit::share(arena.counted()) < ALL;
+    relieve(arena, 0);
     is_near && !keeps()
 }
 

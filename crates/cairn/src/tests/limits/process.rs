@@ -12,6 +12,7 @@ use crate::{
     Heap, Resized, allocate, allocate_zeroed, check, may_have_size, on_low_memory, purge,
     reallocate, set_memory_limits,
 };
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -385,21 +386,66 @@ fn fill_to(bytes: usize) -> Vec<usize> {
     (0..bytes / 100_000).map(|_| allocate(100_000).expose_provenance()).collect()
 }
 
+/// A group in a folder, with a limit of so many MiB; what says how many it has, and how many of those are files.
+fn group(limit: usize) -> (PathBuf, impl Fn(usize, usize)) {
+    let folder = std::env::temp_dir().join(std::format!("cairn-group-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let inside = folder.clone();
+    let has = move |mib: usize, files: usize| {
+        let write = |name: &str, text: std::string::String| {
+            std::fs::write(inside.join(name), text).expect("a file")
+        };
+        write("memory.max", std::format!("{}\n", limit * MIB));
+        write("memory.current", std::format!("{}\n", mib * MIB));
+        write("memory.stat", std::format!("anon 1\nactive_file {}\n", files * MIB));
+    };
+    (folder, has)
+}
+
+/// The purge thread is told of the limit that there is, however low.
+#[test]
+fn a_small_group_is_near_its_own_limit() {
+    alone(|| {
+        let (folder, has) = group(32);
+        has(30, 0);
+        Group::set(&folder);
+        let found = limit::look(20 * MIB, Why::Watch).expect("a group");
+        assert_eq!((found.used, found.limit), (30 << 20, 32 << 20));
+        std::fs::remove_dir_all(&folder).expect("the folder is there");
+    });
+}
+
+/// What counts, and has never been touched, is taken again: the group has it then, though nothing more counts.
+#[test]
+fn what_is_touched_late_makes_as_much_go() {
+    alone(|| {
+        let (folder, has) = group(160);
+        let blocks = fill_to(150 * MIB);
+        let (kept, freed) = blocks.split_at(blocks.len() - 250);
+        freed.iter().for_each(|&block| free_at(block));
+        let counted = arena::counted();
+        has(100, 0);
+        Group::set(&folder);
+        limit::look(counted, Why::Watch);
+        has(counted / MIB - 40, 0);
+        limit::look(counted, Why::Watch);
+        let dirty = arena::counts().dirty * SLICE_SIZE;
+        assert!(limit::share(counted) == ALL && dirty > 20 * MIB, "{dirty} of {counted}");
+        has(158, 0);
+        let again = fill_to(10 * MIB);
+        let left = arena::counts().dirty * SLICE_SIZE;
+        assert!(left < 10 * MIB, "{left} of {dirty}");
+        kept.iter().chain(&again).for_each(|&block| free_at(block));
+        std::fs::remove_dir_all(&folder).expect("the folder is there");
+    });
+}
+
 /// While a group is far from its limit nobody asks how much of what it has is page cache. That is not believed to stay once
 /// somebody has asked.
 #[test]
 fn files_do_not_count_near_a_limit() {
     alone(|| {
-        let folder = std::env::temp_dir().join(std::format!("cairn-group-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let has = |mib: usize, files: usize| {
-            let write = |name: &str, text: std::string::String| {
-                std::fs::write(folder.join(name), text).expect("a file")
-            };
-            write("memory.max", std::format!("{}\n", 1024 * MIB));
-            write("memory.current", std::format!("{}\n", mib * MIB));
-            write("memory.stat", std::format!("anon 1\nactive_file {}\n", files * MIB));
-        };
+        let (folder, has) = group(1024);
         has(820, 800);
         Group::set(&folder);
         let looked = |counted: usize| {
