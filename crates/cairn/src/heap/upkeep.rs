@@ -121,7 +121,8 @@ impl Heap {
             self.full_limit = self.full_limit.max(FULL_PROBE);
         }
         self.judge_quiet();
-        let is_due = self.quiet > HOLES_AFTER || self.is_time_to_sweep();
+        // Where the program is called, the clock has no say in which allocations do that.
+        let is_due = self.quiet > HOLES_AFTER || self.sampling.defers() || self.is_time_to_sweep();
         if is_due && !self.is_shared() && !arena::keeps() {
             self.sweep();
         }
@@ -152,9 +153,9 @@ impl Heap {
 
     /// Whether a pause has passed since this last answered true.
     fn is_time_to_sweep(&mut self) -> bool {
-        let now = self.judged.0 as u16;
-        let is_time = usize::from(now.wrapping_sub(self.swept)) >= pause_ms();
-        self.swept = if is_time { now } else { self.swept };
+        let since = (self.judged.0 as u16).wrapping_sub(self.swept);
+        let is_time = usize::from(since) >= pause_ms().min(usize::from(u16::MAX / 2));
+        self.swept = self.swept.wrapping_add(if is_time { since } else { 0 });
         is_time
     }
 

@@ -344,6 +344,18 @@ fn run(dawdle: bool) -> Vec<usize> {
         }),
         [0; 2],
     );
+    // An empty span of a class, and rounds of upkeep that leave that class alone.
+    for phase in 0..4 {
+        blocks(64, 5000).into_iter().for_each(free);
+        if dawdle {
+            std::thread::sleep(std::time::Duration::from_millis(40));
+        }
+        let several = (0..100).map(|nth| {
+            BETWEEN.store(1000 * phase + nth, Ordering::Relaxed);
+            allocate(2048)
+        });
+        several.collect::<Vec<_>>().into_iter().for_each(free);
+    }
     let mut random = Random(77);
     let mut live = Vec::with_capacity(1 << 12);
     for turn in 0..60_000 {

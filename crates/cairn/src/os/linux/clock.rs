@@ -21,8 +21,15 @@ static READ: AtomicPtr<()> = AtomicPtr::new(null_mut());
 /// Milliseconds on a clock that is cheap to read and may lag by a few.
 #[inline(never)]
 pub(crate) fn now_ms() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+    let ms = clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000;
+    #[cfg(test)]
+    let ms = ms + SKIPPED_MS.load(Ordering::Relaxed);
+    ms
 }
+
+/// So much later it is on that clock, for tests that cannot wait.
+#[cfg(test)]
+pub(crate) static SKIPPED_MS: crate::base::AtomicU64 = crate::base::AtomicU64::new(0);
 
 /// Nanoseconds on an exact clock.
 #[inline(never)]

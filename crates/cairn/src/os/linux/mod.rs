@@ -18,6 +18,8 @@ mod unwind;
 
 pub(crate) use auxiliary_vector::{early_address_space, entry_point, page_size, seed, variable};
 pub(crate) use cgroup::{Group, GroupUse};
+#[cfg(test)]
+pub(crate) use clock::SKIPPED_MS;
 pub(crate) use clock::{cpu_ns, now_ms, now_ns};
 pub(crate) use faults::*;
 pub use machine::system_call;
