@@ -32,11 +32,14 @@ pub(crate) struct Call {
 
 pub(crate) static CALL: Lock<Call> = Lock::new(NO_CALL);
 const NO_CALL: Call = Call { call: None, words: [0; 2] };
+/// Held while that changes: in a forked child it may be half changed then.
+static REGISTERING: Lock<()> = Lock::new(());
 /// How often that has changed. Relaxed: who sees it late follows late.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Registers a function, or none. Threads follow when they look at it next.
 pub(crate) fn set(call: Option<DeferredFree>, words: [usize; 2]) {
+    let _registering = REGISTERING.lock();
     *CALL.lock() = Call { call, words };
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
@@ -112,6 +115,9 @@ impl Deferred {
 
 /// In a forked child, before it has a second thread.
 pub(crate) fn settle_in_child() {
+    CALL.settle_in_child();
     // If another thread was registering one, the child does without.
-    CALL.give_up_in_child(NO_CALL);
+    if REGISTERING.settle_in_child() {
+        *CALL.lock() = NO_CALL;
+    }
 }

@@ -11,11 +11,14 @@ use crate::os::Lock;
 use crate::samples::deferred_frees;
 use crate::slices::arena;
 use crate::spans::abandoned;
+use crate::thread::low_memory;
 use crate::thread::pool::{self, shared};
-use crate::{HeapId, Stats, allocate, allocate_in, check, deallocate, large, thread};
+use crate::{
+    HeapId, Stats, allocate, allocate_in, check, deallocate, large, on_low_memory, thread,
+};
 use std::boxed::Box;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::vec::Vec;
 
@@ -220,6 +223,39 @@ fn a_fork_may_come_before_the_first_allocation() {
         }
         use_all(60);
         check();
+    });
+}
+
+/// Functions that the program has registered: who looks at one, or ends a call of it, does not change it.
+#[test]
+fn a_forked_child_has_the_functions_that_are_looked_at() {
+    alone(|| {
+        use_all(60);
+        on_low_memory(Some(|_, _| ()), [0; 2]);
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        crate::on_deferred_free(
+            Some(|_, _, _| {
+                CALLS.fetch_add(1, Ordering::Relaxed);
+            }),
+            [0; 2],
+        );
+        let (held, done) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _guards = (low_memory::CALL.lock(), deferred_frees::CALL.lock());
+                held.wait();
+                done.wait();
+            });
+            held.wait();
+            let child = child_does(|| {
+                assert!(low_memory::call(1, || true));
+                let before = CALLS.load(Ordering::Relaxed);
+                Other::once(|| use_all(600));
+                assert!(CALLS.load(Ordering::Relaxed) > before);
+            });
+            done.wait();
+            assert!(child);
+        });
     });
 }
 

@@ -26,7 +26,7 @@ pub type LowMemory = fn(size: usize, words: [usize; 2]);
 
 /// What is registered.
 #[derive(Clone, Copy)]
-struct Call {
+pub(crate) struct Call {
     call: Option<LowMemory>,
     words: [usize; 2],
     /// How many calls have ended.
@@ -37,7 +37,9 @@ struct Call {
 /// says so.
 const INSIDE_LOOKS: usize = in_loom(in_shuttle(100, 2), 2);
 
-static CALL: Lock<Call> = Lock::new(NO_CALL);
+pub(crate) static CALL: Lock<Call> = Lock::new(NO_CALL);
+/// Held while a function is registered: in a forked child it may be half changed then.
+static REGISTERING: Lock<()> = Lock::new(());
 const NO_CALL: Call = Call { call: None, words: [0; 2], ended: 0 };
 /// The token of the thread that is inside the function; 0: none is. It changes under the lock. Relaxed: who asks without it is
 /// told late.
@@ -56,6 +58,7 @@ fn is_anothers() -> bool {
 /// Registers a function, or none, and waits until no other thread is inside the one before.
 pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
     let ended = {
+        let _registering = REGISTERING.lock();
         let mut registered = CALL.lock();
         (registered.call, registered.words) = (call, words);
         if !is_anothers() {
@@ -69,7 +72,8 @@ pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
     }
 }
 
-/// Calls it if it is due, which is asked when no thread is inside; false if not, or if there is none.
+/// Calls it if it is due, which is asked when no thread is inside; false if not, or if there is none. The calling thread has a
+/// heap, if it can have one: by that `leave` is called if it ends in there.
 #[cold]
 #[inline(never)]
 pub(crate) fn call(size: usize, is_due: fn() -> bool) -> bool {
@@ -109,8 +113,11 @@ pub(crate) fn wait() -> bool {
 
 /// In a forked child, before it has a second thread.
 pub(crate) fn settle_in_child() {
+    CALL.settle_in_child();
     // If another thread was registering one, the child does without.
-    CALL.give_up_in_child(NO_CALL);
+    if REGISTERING.settle_in_child() {
+        *CALL.lock() = NO_CALL;
+    }
     if is_anothers() {
         INSIDE.store(0, Ordering::Relaxed);
     }

@@ -6,11 +6,12 @@
 //! Story: docs/design/purging.md
 
 use super::low_memory::{self, LowMemory};
-use super::{own, trim};
+use super::{arrive_unless_gone, own, trim};
 use crate::base::{SLICE_SIZE, SizeClass};
 use crate::heap::Heap;
 use crate::large;
 use crate::map::{Block, address_map};
+use crate::os;
 use crate::slices::{arena, limit};
 use core::ptr::{NonNull, null_mut};
 
@@ -47,7 +48,14 @@ fn gives_back(size: usize) -> bool {
 /// Tells the program that an allocation fails at the hard limit, if there is one and the size is any; whether it has been
 /// called.
 fn tell_of(size: usize) -> bool {
-    limit::hard() > 0 && size <= isize::MAX as usize && low_memory::call(size.max(1), || true)
+    limit::hard() > 0 && size <= isize::MAX as usize && call(size.max(1), || true)
+}
+
+/// Calls the program's function. A thread without a heap gets one first: nobody would learn that it has ended in there.
+fn call(size: usize, is_due: fn() -> bool) -> bool {
+    os::notice_fork();
+    own().unwrap_or_else(arrive_unless_gone);
+    low_memory::call(size, is_due)
 }
 
 /// Refills again where that has failed.
@@ -74,7 +82,7 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
 #[inline(never)]
 pub(crate) fn tell() -> bool {
     // While a thread is inside, this stays to be told by who comes by when that is over.
-    low_memory::call(0, || {
+    call(0, || {
         if let Some(heap) = own() {
             // SAFETY: the calling thread's own.
             unsafe { (*heap).sampling.has_told() };
@@ -96,7 +104,7 @@ pub(crate) fn tell() -> bool {
 /// # cairn::on_low_memory(None, [0; 2]);
 /// ```
 pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {
-    crate::os::notice_fork();
+    os::notice_fork();
     low_memory::set(call, words);
     // Who is registered while a limit is near is told at the next look.
     limit::note_far();
@@ -115,11 +123,11 @@ pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {
 /// # assert!(cairn::set_memory_limits(0, 0));
 /// ```
 pub fn set_memory_limits(soft: usize, hard: usize) -> bool {
-    crate::os::notice_fork();
+    os::notice_fork();
     let is_set = limit::set(soft, hard);
     if is_set && hard > 0 {
         // What heaps keep ahead counts now.
-        crate::os::notify_briefly();
+        os::notify_briefly();
     }
     is_set
 }
