@@ -99,7 +99,7 @@ fn who_reads_its_own_tag_holds_the_span() {
             }
             api::deallocate(more);
         }
-        thread::trim();
+        thread::trim(crate::os::notify_all);
         assert_released(index);
     });
 }

@@ -109,7 +109,7 @@ fn while_it_becomes(kind: u8) {
     // SAFETY: its thread has ended, and this one speaks for it. Nobody uses a block of it.
     unsafe { closed::end(name.get().cast(), Blocks::End) };
     os::set_own_heap(mine);
-    thread::trim();
+    thread::trim(crate::os::notify_all);
     assert_released(index);
 }
 

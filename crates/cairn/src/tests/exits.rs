@@ -242,7 +242,7 @@ fn a_newcomer_gets_zeroed_memory() {
         // SAFETY: the blocks are ours.
         used.iter().for_each(|block| unsafe { block.write_bytes(0xa5, 64) });
         used.into_iter().for_each(free);
-        thread::trim();
+        thread::trim(crate::os::notify_all);
         let other = Other::new();
         // SAFETY: as above.
         let bytes = |block: *mut u8| unsafe { block.cast::<[u8; 64]>().read() };

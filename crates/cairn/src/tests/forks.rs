@@ -299,7 +299,7 @@ fn a_child_can_free_what_was_changing_hands() {
         while !INSIDE.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        other.begins(thread::trim);
+        other.begins(|| thread::trim(crate::os::notify_all));
         // It waits for the lock, with a span that is nobody's in name only.
         let owner_of = || address_map::descriptor(held[7]).owner.load(Relaxed);
         while owner_of() != address_map::OWNER_ABANDONED {

@@ -459,11 +459,11 @@ fn race_for_spans(sizes: &[usize]) {
             held.append(&mut span);
         }
         TURN.store(round, Ordering::Release);
-        thread::trim();
+        thread::trim(crate::os::notify_all);
         wait_for(&DONE, round);
         check();
         held.into_iter().for_each(free);
-        thread::trim();
+        thread::trim(crate::os::notify_all);
     }
     TURN.store(ROUNDS + 1, Ordering::Release);
     other.join().expect("it does not panic");

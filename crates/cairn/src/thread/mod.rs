@@ -370,8 +370,8 @@ extern "C" fn leave(heap: *mut c_void) {
     }
 }
 
-/// Gives back what the calling thread holds free.
-pub(crate) fn trim() {
+/// Gives back what the calling thread holds free, and has others do so by the notice.
+pub(crate) fn trim(notify: fn()) {
     os::notice_fork();
     if let Some(heap) = own() {
         // SAFETY: the calling thread's own.
@@ -388,7 +388,7 @@ pub(crate) fn trim() {
     abandoned::make_holes();
     waiting::sweep_after_others();
     pool::left::collect();
-    os::notify_all();
+    notify();
 }
 
 /// Says that the calling thread is going to wait: its cached blocks, its frees under way to others, its spans and the

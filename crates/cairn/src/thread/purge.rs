@@ -146,20 +146,20 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 
 /// Gives back all there is if the group is near its limit; how long it cannot be full after that, in
 /// milliseconds.
-fn relieve() -> usize {
+pub(crate) fn relieve() -> usize {
     let found =
         limit::may_have_group().then(|| limit::look(arena::counted(), Why::Watch)).flatten();
     let Some(GroupUse { used, limit }) = found else { return usize::MAX };
     let left = limit.saturating_sub(used);
-    let in_vain = left < limit / GROUP_NEAR && purge() < GROUP_WORTHWHILE;
+    let in_vain = left < limit / GROUP_NEAR && purge(os::notify_briefly) < GROUP_WORTHWHILE;
     let least = if in_vain { GROUP_LOOK_MS * GROUP_REST } else { GROUP_LOOK_MS };
     usize::try_from(left / GROUP_FILL).unwrap_or(usize::MAX).max(least)
 }
 
-/// All there is, as `api::purge` does; bytes given back.
-pub(crate) fn purge() -> usize {
+/// All there is, as `crate::purge` does, but for what other threads give back at the notice; bytes given back.
+pub(crate) fn purge(notify: fn()) -> usize {
     let before = waiting::given_back();
-    trim();
+    trim(notify);
     let gone = arena::purge_all();
     gone.max((waiting::given_back() - before) as usize)
 }

@@ -39,7 +39,8 @@ fn gives_back(size: usize) -> bool {
     }
     let is_of_use = size <= limit::hard();
     if is_of_use {
-        trim();
+        // This may come often.
+        trim(os::notify_briefly);
         arena::purge_all();
     }
     is_of_use

@@ -462,7 +462,7 @@ impl HeapId {
 /// ```
 pub fn purge() -> usize {
     thread::defer_in_need();
-    thread::purge::purge()
+    thread::purge::purge(crate::os::notify_all)
 }
 
 /// The heap of the program's that the block at `p`, or around it, belongs to; None if it is none of the allocator's, or

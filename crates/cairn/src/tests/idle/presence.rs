@@ -74,7 +74,7 @@ fn a_waiting_threads_spans_serve_others() {
             let mine = some();
             reused = theirs.intersection(&slices(&mine)).count();
             mine.into_iter().for_each(free);
-            thread::trim();
+            thread::trim(crate::os::notify_all);
         }
         assert!(Stats::take().spans.bytes <= spans + (1 << 20));
         // It frees what is left into spans that are others' by now, and allocates.
@@ -201,7 +201,7 @@ fn a_waiting_threads_batches_leave_for_its_own_spans() {
             |block: &*mut u8| unsafe { !Heap::peek_batch(heap(), slice_of(*block)).is_null() };
         let held = taken.iter().filter(|&block| is_held(block)).count();
         // It has not heard of that.
-        thread::trim();
+        thread::trim(crate::os::notify_all);
         let_go(heap());
         other.does(check);
         other.leaves();
