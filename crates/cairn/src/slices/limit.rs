@@ -216,13 +216,11 @@ pub(crate) enum Why {
 pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
     // Who needs memory does not wait for another's look; who comes once in a delay does.
     let is_waiting = !matches!(why, Why::Growth(_));
-    if get()[0] == NO_GROUP || !is_waiting && LOOKING.swap(true, Ordering::Relaxed) {
+    if get()[0] == NO_GROUP || LOOKING.swap(true, Ordering::Relaxed) && !is_waiting {
         return None;
     }
     let found = follow_group(counted, why);
-    if !is_waiting {
-        LOOKING.store(false, Ordering::Relaxed);
-    }
+    LOOKING.store(false, Ordering::Relaxed);
     judge_watch();
     found
 }

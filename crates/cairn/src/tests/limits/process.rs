@@ -475,29 +475,59 @@ fn files_do_not_count_near_a_limit() {
     });
 }
 
+/// A group that takes its time: what it has is read from a pipe, and comes when what is called here has been under way for a while.
+fn slow_group() -> (PathBuf, impl FnOnce(&mut dyn FnMut())) {
+    use std::io::Write;
+    let folder = std::env::temp_dir().join(std::format!("cairn-fifo-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("memory.max"), "1073741824\n").expect("a file");
+    let used = folder.join("memory.current");
+    let path = std::ffi::CString::new(used.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: a path.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    Group::set(&folder);
+    let answer = move |meanwhile: &mut dyn FnMut()| {
+        let mut file = std::fs::OpenOptions::new().write(true).open(&used).expect("it is read");
+        meanwhile();
+        sleep_ms(100);
+        file.write_all(b"900000000\n").expect("a reader");
+    };
+    (folder, answer)
+}
+
 /// Who says that nobody shall ask the group has the last word, whatever a look that is under way finds.
 #[test]
 fn a_look_under_way_finds_no_limit_that_is_gone() {
-    use std::io::Write;
     alone(|| {
-        let folder = std::env::temp_dir().join(std::format!("cairn-fifo-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::write(folder.join("memory.max"), "1073741824\n").expect("a file");
-        let used = folder.join("memory.current");
-        let path = std::ffi::CString::new(used.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: a path.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        Group::set(&folder);
+        let (folder, answer) = slow_group();
         let looks = std::thread::spawn(|| limit::look(20 * MIB, Why::Watch).is_some());
         // The look reads what is written here, and the file's end comes after the limits.
-        let mut file = std::fs::OpenOptions::new().write(true).open(&used).expect("it is read");
-        let sets = std::thread::spawn(|| set_memory_limits(limit::NO_GROUP, 0));
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        file.write_all(b"900000000\n").expect("a reader");
-        drop(file);
-        assert!(sets.join().expect("no panic"));
+        let mut sets = None;
+        answer(&mut || {
+            sets = Some(std::thread::spawn(|| set_memory_limits(limit::NO_GROUP, 0)));
+        });
+        assert!(sets.expect("it was called").join().expect("no panic"));
         looks.join().expect("no panic");
         assert_eq!(limit::group_most(), 0);
+        std::fs::remove_dir_all(&folder).expect("the folder is there");
+    });
+}
+
+/// Who needs memory waits for no look of another's.
+#[test]
+fn growth_waits_for_no_look() {
+    alone(|| {
+        let (folder, answer) = slow_group();
+        let looks = std::thread::spawn(|| limit::look(20 * MIB, Why::Watch).is_some());
+        let mut is_over = false;
+        answer(&mut || {
+            let grows = std::thread::spawn(|| limit::look(20 * MIB, Why::Growth(1)).is_some());
+            is_over = (0..50).any(|_| {
+                sleep_ms(100);
+                grows.is_finished()
+            });
+        });
+        assert!(is_over && looks.join().expect("no panic"));
         std::fs::remove_dir_all(&folder).expect("the folder is there");
     });
 }
