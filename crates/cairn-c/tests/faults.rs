@@ -181,7 +181,6 @@ impl Trial<'_> {
     fn attempt(&mut self, plan: &str) -> bool {
         let mut command = self.program.command(&[self.scenario]);
         command.env("TEST_FAULT", plan);
-        command.envs(cfg!(feature = "hardened").then_some(("TEST_IS_HARDENED", "1")));
         self.attempts += 1;
         let outcome = run(command);
         let is_quiet = outcome.stderr.is_empty();

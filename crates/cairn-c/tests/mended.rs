@@ -13,9 +13,6 @@ fn passes_with(case: &str, huge_pages: &str) {
     let program = Program::build("mended.c", Loading::Preloaded).expect("no archive is needed");
     let mut command = program.command(&[case]);
     command.env("CAIRN_HUGE_PAGES", huge_pages);
-    if cfg!(feature = "hardened") {
-        command.env("TEST_IS_HARDENED", "1");
-    }
     run(command).assert_quiet_success(&format!("{case}, huge pages {huge_pages}"));
 }
 

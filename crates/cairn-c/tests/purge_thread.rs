@@ -179,7 +179,6 @@ fn a_process_gives_back_near_its_groups_limit() {
             let Some(program) = Program::build("purge_thread.c", loading) else { continue };
             let mut command = program.command(&[case]);
             command.env("CAIRN_PURGE_THREAD", "1").env("CAIRN_PURGE_DELAY", "3600s");
-            command.envs(cfg!(feature = "hardened").then_some(("TEST_IS_HARDENED", "1")));
             group.put(&mut command);
             run(command).assert_quiet_success(&format!("{case} {nth}, {loading:?}"));
         }

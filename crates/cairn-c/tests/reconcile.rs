@@ -14,7 +14,6 @@ fn reconciles(case: &str) {
     for loading in EVERYWHERE {
         let Some(program) = Program::build("reconcile.c", loading) else { continue };
         let mut command = program.command(&[case]);
-        command.envs(cfg!(feature = "hardened").then_some(("TEST_IS_HARDENED", "1")));
         run(command).assert_quiet_success(&format!("{case}, {loading:?}"));
     }
 }

@@ -239,6 +239,7 @@ impl Program {
         if !library().is_stand_in && self.loading != Loading::Absent {
             command.env("TEST_EXPECTS_CAIRN", "1");
         }
+        command.envs(cfg!(feature = "hardened").then_some(("TEST_IS_HARDENED", "1")));
         command
     }
 
