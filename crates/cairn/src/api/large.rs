@@ -67,6 +67,8 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
                 return handed_out(block, class, size).cast();
             }
         }
+        // What was drawn where nobody asked, as while the thread counted, is no sample.
+        let _ = (*heap).sampling.takes_drawn();
         ((*heap).caches.tells(class), (*heap).sampling.draws())
     };
     let block = ready(thread::refill_or_force(class), size, class);

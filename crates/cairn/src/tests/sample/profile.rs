@@ -6,7 +6,7 @@ use crate::tests::alone::alone;
 use crate::tests::heaps::Other;
 use crate::tests::{all_zero, filling};
 use crate::{
-    Heap, allocate, allocate_aligned, allocate_batch, allocate_zeroed, check, deallocate,
+    Heap, allocate, allocate_aligned, allocate_batch, allocate_zeroed, check, count, deallocate,
     deallocate_batch, guard_every, os, profile_every, reallocate, sample_every, usable_size,
     write_profile,
 };
@@ -108,6 +108,22 @@ fn samples_stand_for_what_is_allocated() {
             assert_stands_for(&std::format!("{bytes} bytes"), allocated, bytes, RATE, blocks);
         }
         check();
+    });
+}
+
+/// Nothing that a thread allocates while it counts is a sample, nor is what comes then.
+#[test]
+fn who_counts_leaves_no_sample() {
+    const RATE: usize = 1 << 20;
+    alone(|| {
+        begin(RATE);
+        assert!(count(true));
+        for _ in 0..(1 << 30) / 96 {
+            free(allocate(filling(96)));
+        }
+        count(false);
+        free(allocate(filling(448)));
+        assert_eq!(profile::sites().count(), 0);
     });
 }
 
