@@ -517,8 +517,8 @@ struct cairn_area {
  * program has. It goes on while `visitor` returns other than 0. Returns 1 at the end, else 0; 0 too if there is no
  * memory for its notes. Blocks between guards are left out.
  *
- * No other thread may allocate from `heap` or free into it meanwhile, and none at all may allocate or free if it is NULL:
- * stop them before. `visitor` must not either.
+ * The heap must be there, and no other thread may allocate from it or free into it meanwhile. If it is NULL, none at all may
+ * allocate or free, and no region may end: stop them before. `visitor` must not either.
  */
 int cairn_visit(cairn_heap *heap, int blocks,
                 int (*visitor)(const struct cairn_area *area, void *block, void *argument), void *argument);

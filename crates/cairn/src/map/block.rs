@@ -101,9 +101,9 @@ impl Block {
     /// The same of a block that somebody may be writing to; null if it carries no link now.
     ///
     /// # Safety
-    /// `this` is the address of a block, free or not, or `END`.
+    /// `this` is the address of a block, free or not, or `END`. If it is in a region, that does not end meanwhile.
     pub(crate) unsafe fn peek_next(this: *mut Block) -> *mut Block {
-        // SAFETY: blocks are never unmapped while their span exists, and slices stay readable after.
+        // SAFETY: slices of the reservation stay readable for good, those of a region until it ends.
         let link = unsafe { (&raw const (*this).link).cast::<*mut Block>().read_volatile() };
         if is_mark(link) { combined(link, this) } else { null_mut() }
     }

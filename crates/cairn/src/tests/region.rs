@@ -7,8 +7,9 @@ use crate::base::size_class::class_of;
 use crate::base::{HARDENED, SLICE_SIZE};
 use crate::closed::regions;
 use crate::heap::handle;
-use crate::map::address_map;
 use crate::map::region::{self, Grower};
+use crate::map::{Block, END, address_map};
+use crate::thread::search;
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
     on_deferred_free, on_low_memory, purge, reallocate, set_memory_limits, try_expand, usable_size,
@@ -804,6 +805,59 @@ fn a_walk_finds_the_blocks_of_regions() {
             seen.sort_unstable();
             assert_eq!(live, seen);
             heaps.into_iter().for_each(Heap::destroy);
+        });
+    });
+}
+
+/// A heap may end meanwhile, and then its region, or what it had there be taken: nobody who asks for blocks of one heap looks
+/// at free ones of another.
+#[test]
+fn what_asks_for_one_heap_does_not_touch_another() {
+    alone(|| {
+        with_regions(|| {
+            const SIZES: [usize; 4] = [16, 100, 1000, 10_000];
+            let [region, elsewhere] = [(); 2].map(|()| Fenced::with_region(8 * MIB).1);
+            let heap = Heap::in_region(region).expect("memory");
+            let others = [region, elsewhere].map(|at| Heap::in_region(at).expect("memory"));
+            let mut live: Vec<_> = SIZES.iter().map(|&size| heap.allocate(size, 16)).collect();
+            // In the caches of all.
+            let cached = |heap: &Heap| {
+                SIZES.map(|size| {
+                    let block = heap.allocate(size, 16);
+                    free(block);
+                    block
+                })
+            };
+            let (freed, theirs) = (cached(&heap), others.each_ref().map(cached));
+            let allow = |rights: c_int| {
+                for block in theirs.as_flattened() {
+                    let slice = block.map_addr(|at| at & !(SLICE_SIZE - 1));
+                    // SAFETY: nothing there is in use.
+                    assert_eq!(unsafe { libc::mprotect(slice.cast(), SLICE_SIZE, rights) }, 0);
+                }
+            };
+            let mut seen = Vec::with_capacity(64);
+            allow(libc::PROT_NONE);
+            // SAFETY: nobody else allocates; the vector has room.
+            let whole = unsafe {
+                visit(Some(heap.id()), true, |_, block| {
+                    block.into_iter().for_each(|block| seen.push(block));
+                    true
+                })
+            };
+            // What looks freed, and is not, and what is.
+            for &block in &live {
+                // SAFETY: a live block, whose bytes are of no more use.
+                unsafe { Block::set_next(block.cast(), END) };
+                assert!(!search::is_free(block.cast()));
+            }
+            assert!(freed.iter().all(|block| search::is_free(block.cast())));
+            allow(libc::PROT_READ | libc::PROT_WRITE);
+            live.sort_unstable();
+            seen.sort_unstable();
+            assert!(whole && live == seen);
+            others.into_iter().chain([heap]).for_each(Heap::destroy);
+            assert!(region.end() && elsewhere.end());
         });
     });
 }

@@ -6,8 +6,8 @@
 //! Checked: tests/twice.rs, with each place in which a block can be.
 //! Story: docs/design/fast-paths.md
 
-use crate::base::SizeClass;
-use crate::heap::{Heap, Member};
+use crate::base::{Ordering, SizeClass};
+use crate::heap::{Handle, Heap};
 use crate::map::{Block, END, address_map};
 use crate::os;
 use crate::spans::{Span, is_block_of};
@@ -39,7 +39,7 @@ pub(crate) fn is_free(block: *mut Block) -> bool {
 
 fn is_in_a_list(class: SizeClass, block: *mut Block) -> bool {
     let span = address_map::span_index(block.cast(), class);
-    let mut lists = lists_of(span).chain(caches_of(class, address_map::is_supplied(span)));
+    let mut lists = lists_of(span).chain(caches_of(class, Some(heap_of(block))));
     lists.any(|list| each(class, list).any(|at| at == block))
 }
 
@@ -55,17 +55,37 @@ pub(crate) fn lists_of(index: usize) -> impl Iterator<Item = *mut Block> {
     own.into_iter().chain(pool::all().map(move |heap| unsafe { Heap::peek_batch(heap, index) }))
 }
 
-/// The caches of a class; those of heaps in regions if it is said: such a block may lose its memory while it is looked at.
-pub(crate) fn caches_of(class: SizeClass, in_regions: bool) -> impl Iterator<Item = *mut Block> {
-    pool::all().map(move |heap| peek_cache(heap, class, in_regions))
+/// The program's heap that the span of a block belongs to; null if it is threads'.
+fn heap_of(block: *mut Block) -> *mut Handle {
+    let owner = address_map::descriptor(block.cast()).owner.load(Ordering::Relaxed);
+    // SAFETY: a heap that has been made.
+    Heap::of_owner(owner).map_or(null_mut(), |heap| unsafe { peek_of(heap) })
+}
+
+/// The program's heap that a heap is part of, or null.
+///
+/// # Safety
+/// The heap has been made.
+unsafe fn peek_of(heap: *const Heap) -> *mut Handle {
+    // SAFETY: never unmapped. Volatile: it may be changing.
+    unsafe { (&raw const (*heap).member.of).read_volatile() }
+}
+
+/// The caches of a class: a heap's, where its blocks are and no others (null: those of threads), or all. What another heap
+/// has in a region may be gone while it is looked at.
+pub(crate) fn caches_of(
+    class: SizeClass,
+    of: Option<*mut Handle>,
+) -> impl Iterator<Item = *mut Block> {
+    pool::all().map(move |heap| peek_cache(heap, class, of))
 }
 
 /// What is first in one of them, or null.
 #[inline(never)]
-fn peek_cache(heap: *mut Heap, class: SizeClass, in_regions: bool) -> *mut Block {
+fn peek_cache(heap: *mut Heap, class: SizeClass, of: Option<*mut Handle>) -> *mut Block {
     // SAFETY: heaps that have been made are never unmapped.
     unsafe {
-        match in_regions || !Member::peek_region(&raw const (*heap).member) {
+        match of.is_none_or(|of| of == peek_of(heap)) {
             true => Caches::peek(&raw const (*heap).caches, class),
             false => null_mut(),
         }
@@ -77,7 +97,7 @@ pub(crate) fn each(class: SizeClass, list: *mut Block) -> impl Iterator<Item = *
     let layout = class.layout();
     let most = usize::from(layout.blocks) + layout.cache_blocks() as usize;
     let sound = move |at: *mut Block| {
-        // SAFETY: it is looked at only if it is the start of a block.
+        // SAFETY: it is looked at only if it is the start of a block, of the heap that was meant.
         let next = || unsafe { Block::peek_next(at) };
         is_block_of(class, at).then(next).filter(|next| !next.is_null()).map(|next| (at, next))
     };

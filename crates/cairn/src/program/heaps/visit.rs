@@ -8,6 +8,7 @@
 
 use super::{HeapId, heap_of, owner_thread};
 use crate::base::{MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::heap::Handle;
 use crate::large::NURSERY_BYTES;
 use crate::map::{Block, OWNER_LARGE, address_map, all_heads, region};
 use crate::spans::Span;
@@ -109,8 +110,8 @@ impl Drop for Marks {
 /// Sampled blocks between guards are left out.
 ///
 /// # Safety
-/// No other thread allocates from `heap` or frees into it meanwhile, and `each` does neither. If it is None, no other
-/// thread allocates or frees at all.
+/// The heap is there, no other thread allocates from it or frees into it meanwhile, and `each` does neither. If it is None, no
+/// other thread allocates or frees at all, and no region ends.
 ///
 /// ```
 /// let heap = cairn::Heap::new().expect("memory");
@@ -136,9 +137,7 @@ pub unsafe fn visit(
         return true;
     }
     let Some(mut marks) = Marks::new() else { return false };
-    // SAFETY: the heap is there.
-    let in_regions = heap.is_none_or(|heap| unsafe { heap.0.as_ref() }.owned.region > 0);
-    mark_caches(&mut marks, in_regions);
+    mark_caches(&mut marks, heap.map(|heap| heap.0.as_ptr()));
     let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
     for (index, owner, class) in all_heads() {
         let at = address_map::slice_address(index);
@@ -169,10 +168,10 @@ pub unsafe fn visit(
     true
 }
 
-/// Marks what is in the caches of all heaps, or of all but those in regions.
-fn mark_caches(marks: &mut Marks, in_regions: bool) {
+/// Marks what is in the caches of a heap, or of all.
+fn mark_caches(marks: &mut Marks, of: Option<*mut Handle>) {
     for class in SizeClass::all() {
-        for list in search::caches_of(class, in_regions) {
+        for list in search::caches_of(class, of) {
             search::each(class, list).for_each(|block| marks.set(block));
         }
     }
