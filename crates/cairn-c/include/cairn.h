@@ -300,10 +300,12 @@ void cairn_get_memory(struct cairn_memory *memory, size_t bytes);
  * once, until less than some 13/16 have been. Else an allocation of `size` bytes, or somewhat less, is about to fail at the
  * hard limit; it is tried again after the call.
  *
- * It runs inside an allocation, and may allocate and free whatever it likes. It is not called inside itself, nor by two
- * threads at once: before an allocation fails, one waits for the other, up to 0.2 s. It must not longjmp, throw, or
- * end a heap from which the interrupted call allocates. cairn_on_low_memory waits until no other thread is in the function
- * before, so the caller must hold no lock that this takes.
+ * It runs inside an allocation, and may allocate and free whatever it likes. That may be wherever the thread allocates, with
+ * the locks that the interrupted code holds: it must not wait for one of those (try a lock instead), nor print through what
+ * locks or allocates. It is not called inside itself, nor by two threads at once: before an allocation fails, one waits for
+ * the other, up to 0.2 s. It must not longjmp, throw, or end a heap from which the interrupted call allocates.
+ * cairn_on_low_memory waits until no other thread is in the function before, so the caller must hold no lock that this
+ * takes.
  */
 void cairn_on_low_memory(void (*call)(size_t size, void *argument), void *argument);
 
@@ -489,7 +491,8 @@ void cairn_heap_get_stats(const cairn_heap *heap, struct cairn_heap_stats *stats
  * shared heap that other threads use, and then fails. One that takes it beyond `soft` gives back what is free, in the
  * process too. If the heap still holds more, it calls `on_soft` with `argument`, unless that is NULL: once, until the heap
  * has held less again. `on_soft` runs inside the allocation. It may allocate and free, also in the heap; it must not end
- * the heap, longjmp or throw.
+ * the heap, longjmp or throw. It runs wherever the thread allocates, with the locks that the interrupted code holds: it must
+ * not wait for one of those (try a lock instead), nor print through what locks or allocates.
  */
 int cairn_heap_set_limits(cairn_heap *heap, size_t soft, size_t hard,
                           void (*on_soft)(cairn_heap *heap, void *argument), void *argument);
@@ -535,10 +538,11 @@ size_t cairn_thread_number(void);
  * whose last reference has gone, say, some at each call instead of all at once. NULL ends that. There is one such function
  * for the process; `argument` is handed to it.
  *
- * It runs inside an allocation, and may allocate and free whatever it likes. It is not called inside itself. It must not
- * longjmp, throw, or end a heap from which the interrupted call allocates. `heartbeat` counts the calls on the thread, from
- * 1 on. If `force` is not 0, all should be freed that can be: an allocation would fail else, or
- * memory is to go back to the system (malloc_trim, cairn_heap_purge).
+ * It runs inside an allocation, and may allocate and free whatever it likes. That may be wherever the thread allocates, with
+ * the locks that the interrupted code holds: it must not wait for one of those (try a lock instead), nor print through what
+ * locks or allocates. It is not called inside itself. It must not longjmp, throw, or end a heap from which the interrupted
+ * call allocates. `heartbeat` counts the calls on the thread, from 1 on. If `force` is not 0, all should be freed that can
+ * be: an allocation would fail else, or memory is to go back to the system (malloc_trim, cairn_heap_purge).
  *
  * It is called when a thread needs new blocks of a size, as a rule after some 64 allocations, and for each block over
  * 64 KiB. Whatever the pattern of frees, it is called after at most 51,200 allocations of one size class. The clock has

@@ -156,7 +156,10 @@ class basic_heap {
         return figures;
     }
 
-    /* Limits what it may hold, in bytes; 0: no limit. False, and nothing is done, if it holds more. */
+    /*
+     * Limits what it may hold, in bytes; 0: no limit. False, and nothing is done, if it holds more. What on_soft may do, see
+     * cairn_heap_set_limits.
+     */
     bool set_limits(std::size_t soft, std::size_t hard, void (*on_soft)(cairn_heap *, void *) = nullptr,
                     void *argument = nullptr) noexcept {
         return cairn_heap_set_limits(handle_, soft, hard, on_soft, argument) != 0;

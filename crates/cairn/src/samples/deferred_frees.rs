@@ -12,7 +12,9 @@ use crate::os::{self, Lock};
 /// this thread, from 1 on. `words` are those that it was registered with.
 ///
 /// It runs on the thread that allocates, inside the allocation, and may allocate and free whatever it likes; it
-/// is not called inside itself. It must not panic, or end a heap that may be in use below it.
+/// is not called inside itself. It must not panic, or end a heap that may be in use below it. It runs wherever the thread
+/// allocates, with the locks and borrows that the interrupted code holds: it must not wait for one of those (try a lock
+/// instead), nor print through what locks or allocates.
 ///
 /// ```
 /// let free_some: cairn::DeferredFree = |force, _heartbeat, _words| {

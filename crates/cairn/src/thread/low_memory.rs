@@ -13,7 +13,9 @@ use crate::slices::limit;
 /// hard limit, unless enough is freed now. `words` are those that it was registered with.
 ///
 /// It runs inside an allocation, and may allocate and free whatever it likes; it is not called inside itself, nor by two
-/// threads at once. It must not panic, or end a heap that may be in use below it.
+/// threads at once. It must not panic, or end a heap that may be in use below it. It runs wherever the thread allocates, with
+/// the locks and borrows that the interrupted code holds: it must not wait for one of those (try a lock instead), nor print
+/// through what locks or allocates.
 ///
 /// ```
 /// let shrink_caches: cairn::LowMemory = |size, _words| {

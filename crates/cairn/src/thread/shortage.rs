@@ -98,10 +98,22 @@ pub(crate) fn tell() -> bool {
 /// Once, until less than some 13/16 have been. The thread that calls it is the first that comes by.
 /// And it is called with a size before an allocation of so many bytes fails at the hard limit. That is tried again.
 /// Two threads are not in it at once: before an allocation fails, one waits for the other, up to 0.2 s. To register
-/// waits until no other thread is in the one before, so the caller must hold no lock that this takes.
+/// waits until no other thread is in the one before, so the caller must hold no lock that this takes. What it may do,
+/// [`LowMemory`] says.
 ///
 /// ```
-/// cairn::on_low_memory(Some(|size, _words| println!("low on memory: {size}")), [0; 2]);
+/// use std::sync::Mutex;
+///
+/// static CACHE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+///
+/// fn empty_cache(_size: usize, _words: [usize; 2]) {
+///     // Who is interrupted may hold the lock.
+///     if let Ok(mut cache) = CACHE.try_lock() {
+///         cache.clear();
+///     }
+/// }
+///
+/// cairn::on_low_memory(Some(empty_cache), [0; 2]);
 /// # cairn::on_low_memory(None, [0; 2]);
 /// ```
 pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {

@@ -110,7 +110,9 @@ impl HeapId {
     /// a shared one that other threads use, and fails if that does not help. One that takes it beyond `soft` gives back
     /// what is free, in the process too, and then, if the heap still holds more, calls `told` with the heap and `words`,
     /// once until it has been below. `told` runs on the thread that allocates, inside the allocation; it may allocate and
-    /// free, also in this heap, but must not end it or panic.
+    /// free, also in this heap, but must not end it or panic. It runs wherever the thread allocates, with the locks and borrows
+    /// that the interrupted code holds: it must not wait for one of those (try a lock instead), nor print through what locks
+    /// or allocates.
     ///
     /// # Safety
     /// The heap is there. Nobody else sets its limits, or allocates from it, meanwhile.
