@@ -220,8 +220,8 @@ pub(crate) fn next(form: Form) -> *mut c_void {
 pub(crate) type Operator = (*const c_void, *const c_void);
 
 /// Whatever address the program has of an operator is ours, or a stub's in a program at a fixed address, which has one where
-/// it takes the address. That leads back here: of each `new` and its `delete` one has no stub, and who replaces one replaces
-/// both. False until somebody has looked. Relaxed, like the next: who sees it late takes a stub for another operator.
+/// it takes the address. A stub leads to what the first file defines, in the loader's order: all of those lead here. False until
+/// somebody has looked. Relaxed, like the next: who sees it late takes a stub for another operator.
 static ALL_LEAD_HERE: AtomicBool = AtomicBool::new(false);
 /// Somebody has looked, or is about to.
 static HAS_LOOKED: AtomicBool = AtomicBool::new(false);
@@ -232,32 +232,14 @@ pub(crate) fn leads_away((now, own): &Operator) -> bool {
     now != own && !ALL_LEAD_HERE.load(Ordering::Relaxed)
 }
 
-/// Takes note, once, whether all these lead here: each `new`, and then the `delete` of each.
+/// Takes note, once, whether all these lead here. `names` are theirs, with a space between two.
 #[cold]
-pub(crate) fn note_stubs(operators: &[Operator; 8]) {
+pub(crate) fn note_stubs(operators: &[Operator], names: &[u8]) {
     if !HAS_LOOKED.swap(true, Ordering::Relaxed) {
-        let is_ours = |nth: usize| operators[nth].0 == operators[nth].1;
-        let is_known = |nth| is_ours(nth) || is_ours((nth + 4) % 8) && is_stub(operators[nth].0);
-        ALL_LEAD_HERE.store((0..8).all(is_known), Ordering::Relaxed);
-    }
-}
-
-/// Whether an address that a symbol has is where a file calls it, and not where one defines it.
-#[cold]
-#[inline(never)]
-fn is_stub(address: *const c_void) -> bool {
-    type Look =
-        unsafe extern "C" fn(*const c_void, *mut libc::Dl_info, *mut *const Symbol, c_int) -> c_int;
-    type Symbol = libc::Elf64_Sym;
-    const RTLD_DL_SYMENT: c_int = 1;
-    // SAFETY: the C library's function of this name, where it has one, has this type; zero is a value of the struct.
-    unsafe {
-        let look = libc::dlsym(libc::RTLD_DEFAULT, c"dladdr1".as_ptr());
-        let Some(look) = core::mem::transmute::<*mut c_void, Option<Look>>(look) else {
-            return false;
+        let leads_here = |(&(now, own), name): (&Operator, _)| {
+            now == own || cairn::first_defined(name) == Some(own.addr())
         };
-        let (mut info, mut symbol) = (core::mem::zeroed(), core::ptr::null());
-        look(address, &mut info, &mut symbol, RTLD_DL_SYMENT);
-        symbol.as_ref().is_some_and(|symbol| symbol.st_shndx == 0)
+        let is_all = operators.iter().zip(names.split(|&byte| byte == b' ')).all(leads_here);
+        ALL_LEAD_HERE.store(is_all, Ordering::Relaxed);
     }
 }

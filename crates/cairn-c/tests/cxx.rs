@@ -112,23 +112,33 @@ fn a_stub_of_a_program_at_a_fixed_address_is_no_operator_of_its_own() {
     }
 }
 
-/// Nor where a library that comes first has operators of its own: the program's stubs lead there.
+/// Nor where a library that comes first has operators of its own, or only one: the program's stubs lead there.
 #[test]
 fn a_stub_that_leads_to_another_library_is_another_operator() {
     if skip_for_stand_in() {
         return;
     }
+    // Both kinds of a table in which a library's names are looked for.
+    for table in ["-Wl,--hash-style=gnu", "-Wl,--hash-style=sysv"] {
+        goes_ahead(&[table], &["-DTAKES_BOTH"]);
+        goes_ahead(&[table, "-DNEW_ALONE"], &[]);
+    }
+}
+
+/// Runs `fixed_address.cpp` as a program with a library of its own operators in front of this one.
+fn goes_ahead(library_flags: &[&str], program_flags: &[&str]) {
     let counting = scratch_dir().join(format!("libcounting-{}.so", std::process::id()));
     let mut compiler = Command::new("c++");
     compiler.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-fno-builtin", "-DLIBRARY", "-o"]);
-    compiler.arg(&counting).arg(source_path("fixed_address.cpp"));
+    compiler.arg(&counting).args(library_flags).arg(source_path("fixed_address.cpp"));
     run(compiler).assert_success("the library");
-    let path = at_a_fixed_address(&["-DTAKES_BOTH"], None);
+    let path = at_a_fixed_address(program_flags, None);
     let mut command = Command::new(&path);
     clean_environment(&mut command);
     let first = format!("{} {}", counting.display(), library().shared.display());
     command.env("LD_PRELOAD", first);
-    run(command).assert_success("a delete of a size that the library has changed");
+    let what = format!("a delete of a size that the library has changed: {library_flags:?}");
+    run(command).assert_success(&what);
     for file in [path, counting] {
         std::fs::remove_file(file).expect("it was just written");
     }

@@ -165,7 +165,7 @@ pub use {
         allocate_zeroed_or, bad_size, deallocate_named, has_class_of, keep, may_have_size,
         may_stay, room,
     },
-    os::{HUGE_PAGES, start_small_thread, system_call, write_all},
+    os::{HUGE_PAGES, first_defined, start_small_thread, system_call, write_all},
     report::outside::{HEADER, Header},
     slices::reservation::set_address_space,
     thread::pool::check,

@@ -1,6 +1,6 @@
 /*
  * Built to run at a fixed address: what has been taken of an operator is a stub's address in the program. As a library: two
- * operators of one that comes first, whose blocks are larger than asked for.
+ * operators of one that comes first, or one, whose blocks are larger than asked for.
  */
 #include <cstddef>
 #include <cstdlib>
@@ -8,7 +8,9 @@
 
 #ifdef LIBRARY
 void *operator new(std::size_t size) { return std::malloc(size + 64); }
+#ifndef NEW_ALONE
 void operator delete(void *block) noexcept { std::free(block); }
+#endif
 #else
 int main()
 {

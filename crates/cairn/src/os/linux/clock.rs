@@ -6,12 +6,12 @@
 //! Checked: its own test; tests/interposers.rs of the C layer.
 //! Story: docs/design/systems.md
 
-use super::machine::{CLOCK, SHORT_HASHES, system_call};
-use super::no_unload::Entry;
+use super::machine::{CLOCK, system_call};
+use super::symbols::defined_in;
 use crate::base::{AtomicPtr, Ordering};
-use core::ffi::{CStr, c_int};
-use core::ptr::{null_mut, with_exposed_provenance};
-use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, timespec};
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use libc::timespec;
 
 type Read = unsafe extern "C" fn(libc::clockid_t, *mut timespec) -> c_int;
 
@@ -60,82 +60,10 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
 pub(super) fn find(file: usize) {
     if file != 0 {
         // SAFETY: the kernel says that it is there; it stays as long as the process.
-        let found = unsafe { search(file) };
+        let found = unsafe { defined_in(file, CLOCK) };
         let found = found.map_or(null_mut(), core::ptr::with_exposed_provenance_mut);
         READ.store(found, Ordering::Relaxed);
     }
-}
-
-/// # Safety
-/// A library is mapped there, as its file is.
-unsafe fn search(file: usize) -> Option<usize> {
-    const DT_HASH: usize = 4;
-    const DT_STRTAB: usize = 5;
-    const DT_SYMTAB: usize = 6;
-    const DT_GNU_HASH: usize = 0x6fff_fef5;
-    // SAFETY: the tables are where the file says.
-    unsafe {
-        let header = &*with_exposed_provenance::<Elf64_Ehdr>(file);
-        let parts = with_exposed_provenance::<Elf64_Phdr>(file + header.e_phoff as usize);
-        let parts = core::slice::from_raw_parts(parts, header.e_phnum.into());
-        let part = |kind| parts.iter().find(|part| part.p_type == kind);
-        let load = part(libc::PT_LOAD)?;
-        // What is added to the addresses in the file.
-        let base = (file + load.p_offset as usize).wrapping_sub(load.p_vaddr as usize);
-        let section = base.wrapping_add(part(libc::PT_DYNAMIC)?.p_vaddr as usize);
-        let value = |tag| Entry::find(section, tag).map(|value| base.wrapping_add(value));
-        let symbols = with_exposed_provenance::<Elf64_Sym>(value(DT_SYMTAB)?);
-        let strings = value(DT_STRTAB)?;
-        let is_it = |nth: u32| {
-            let symbol = &*symbols.add(nth as usize);
-            let name = with_exposed_provenance(strings + symbol.st_name as usize);
-            symbol.st_shndx != 0 && CStr::from_ptr(name) == CLOCK
-        };
-        let nth = match (value(DT_GNU_HASH), value(DT_HASH)) {
-            (Some(table), _) => by_hash(table, is_it)?,
-            (None, Some(table)) if SHORT_HASHES => {
-                let count = with_exposed_provenance::<u32>(table).add(1).read();
-                (0..count).find(|&nth| is_it(nth))?
-            }
-            _ => return None,
-        };
-        Some(base.wrapping_add((*symbols.add(nth as usize)).st_value as usize))
-    }
-}
-
-/// The symbol of the clock's hash that `is_it`, by a table of GNU's kind.
-///
-/// # Safety
-/// There is one.
-unsafe fn by_hash(table: usize, is_it: impl Fn(u32) -> bool) -> Option<u32> {
-    const HASH: u32 = hash(CLOCK.to_bytes());
-    let table = with_exposed_provenance::<u32>(table);
-    // SAFETY: the head says how long the parts behind it are: a filter of words, buckets, and a chain for each.
-    unsafe {
-        let [buckets, first, filter, _] = table.cast::<[u32; 4]>().read();
-        let bucket = table.add(4 + 2 * filter as usize);
-        let chains = bucket.add(buckets as usize);
-        let mut nth = bucket.add(HASH.checked_rem(buckets)? as usize).read();
-        loop {
-            let hash = chains.add(nth.checked_sub(first)? as usize).read();
-            if hash | 1 == HASH | 1 && is_it(nth) {
-                return Some(nth);
-            }
-            if hash & 1 != 0 {
-                return None;
-            }
-            nth += 1;
-        }
-    }
-}
-
-const fn hash(name: &[u8]) -> u32 {
-    let (mut hash, mut rest) = (5381u32, name);
-    while let [byte, more @ ..] = rest {
-        hash = hash.wrapping_mul(33).wrapping_add(*byte as u32);
-        rest = more;
-    }
-    hash
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod machine;
 mod maps;
 mod no_unload;
 mod perf_map;
+mod symbols;
 mod threads;
 mod unwind;
 
@@ -26,6 +27,7 @@ pub use machine::system_call;
 pub(crate) use maps::{builds, mapped_around, mappings};
 pub(crate) use no_unload::stay;
 pub(crate) use perf_map::perf_map;
+pub use symbols::first_defined;
 pub use threads::*;
 pub(crate) use unwind::{UnwindTable, find_unwind_tables, unwind_table};
 

@@ -74,6 +74,7 @@ impl Entry {
     ///
     /// # Safety
     /// There is a section at this address.
+    #[inline(never)]
     pub(super) unsafe fn find(section: usize, tag: usize) -> Option<usize> {
         const DT_NULL: usize = 0;
         let mut at: *const Entry = core::ptr::with_exposed_provenance(section);
