@@ -188,12 +188,18 @@ impl<T> Lock<T> {
     }
 
     fn unlock(&self) {
-        // Release: a child that finds nobody inside finds all that was changed there.
-        self.inside.store(0, Ordering::Release);
-        // Release: the next owner sees what this one wrote.
-        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            wake(&self.word);
-        }
+        free(&self.word, &self.inside);
+    }
+}
+
+/// Frees a lock. One for the locks of all types: 4 KiB less of code.
+#[inline(never)]
+fn free(word: &AtomicU32, inside: &AtomicUsize) {
+    // Release: a child that finds nobody inside finds all that was changed there.
+    inside.store(0, Ordering::Release);
+    // Release: the next owner sees what this one wrote.
+    if word.swap(FREE, Ordering::Release) == CONTENDED {
+        wake(word);
     }
 }
 

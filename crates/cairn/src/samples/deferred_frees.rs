@@ -5,8 +5,9 @@
 //! Checked: tests/deferred.rs
 //! Story: docs/design/upkeep.md
 
-use crate::base::{AtomicUsize, Ordering};
+use crate::base::{AtomicBool, AtomicUsize, Ordering};
 use crate::os::{self, Lock};
+use core::sync::atomic::fence;
 
 /// Frees what the program has put off: a bounded part of it, or, with `force`, all that can go. `heartbeat` counts the calls on
 /// this thread, from 1 on. `words` are those that it was registered with.
@@ -34,15 +35,19 @@ pub(crate) struct Call {
 
 pub(crate) static CALL: Lock<Call> = Lock::new(NO_CALL);
 const NO_CALL: Call = Call { call: None, words: [0; 2] };
-/// Held while that changes: in a forked child it may be half changed then.
-static REGISTERING: Lock<()> = Lock::new(());
+/// That changes: in a forked child it may be half changed then. Under the lock.
+static IS_REGISTERING: AtomicBool = AtomicBool::new(false);
 /// How often that has changed. Relaxed: who sees it late follows late.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Registers a function, or none. Threads follow when they look at it next.
 pub(crate) fn set(call: Option<DeferredFree>, words: [usize; 2]) {
-    let _registering = REGISTERING.lock();
-    *CALL.lock() = Call { call, words };
+    let mut registered = CALL.lock();
+    IS_REGISTERING.store(true, Ordering::Relaxed);
+    fence(Ordering::Release);
+    *registered = Call { call, words };
+    IS_REGISTERING.store(false, Ordering::Release);
+    drop(registered);
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -119,7 +124,7 @@ impl Deferred {
 pub(crate) fn settle_in_child() {
     CALL.settle_in_child();
     // If another thread was registering one, the child does without.
-    if REGISTERING.settle_in_child() {
+    if IS_REGISTERING.swap(false, Ordering::Relaxed) {
         *CALL.lock() = NO_CALL;
     }
 }

@@ -5,9 +5,10 @@
 //! Checked: tests/memory_limits.rs
 //! Story: docs/guide/memory.md
 
-use crate::base::{AtomicUsize, Ordering, in_loom, in_shuttle};
+use crate::base::{AtomicBool, AtomicUsize, Ordering, in_loom, in_shuttle};
 use crate::os::{self, Lock};
 use crate::slices::limit;
+use core::sync::atomic::fence;
 
 /// Is told that memory runs short: with 0, that a limit is near; else with the bytes of an allocation that fails at the
 /// hard limit, unless enough is freed now. `words` are those that it was registered with.
@@ -40,8 +41,8 @@ pub(crate) struct Call {
 const INSIDE_LOOKS: usize = in_loom(in_shuttle(100, 2), 2);
 
 pub(crate) static CALL: Lock<Call> = Lock::new(NO_CALL);
-/// Held while a function is registered: in a forked child it may be half changed then.
-static REGISTERING: Lock<()> = Lock::new(());
+/// A function is being registered: in a forked child it may be half changed then. Under the lock.
+static IS_REGISTERING: AtomicBool = AtomicBool::new(false);
 const NO_CALL: Call = Call { call: None, words: [0; 2], ended: 0 };
 /// The token of the thread that is inside the function; 0: none is. It changes under the lock. Relaxed: who asks without it is
 /// told late.
@@ -60,9 +61,11 @@ fn is_anothers() -> bool {
 /// Registers a function, or none, and waits until no other thread is inside the one before.
 pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
     let ended = {
-        let _registering = REGISTERING.lock();
         let mut registered = CALL.lock();
+        IS_REGISTERING.store(true, Ordering::Relaxed);
+        fence(Ordering::Release);
         (registered.call, registered.words) = (call, words);
+        IS_REGISTERING.store(false, Ordering::Release);
         if !is_anothers() {
             return;
         }
@@ -117,7 +120,7 @@ pub(crate) fn wait() -> bool {
 pub(crate) fn settle_in_child() {
     CALL.settle_in_child();
     // If another thread was registering one, the child does without.
-    if REGISTERING.settle_in_child() {
+    if IS_REGISTERING.swap(false, Ordering::Relaxed) {
         *CALL.lock() = NO_CALL;
     }
     if is_anothers() {

@@ -74,6 +74,8 @@ fn is_gone() -> bool {
 }
 
 /// Gives the calling thread a heap, unless it has given one back.
+#[cold]
+#[inline(never)]
 fn arrive_unless_gone() -> *mut Heap {
     if is_gone() { null_mut() } else { arrive() }
 }

@@ -53,6 +53,7 @@ fn tell_of(size: usize) -> bool {
 }
 
 /// Calls the program's function. A thread without a heap gets one first: nobody would learn that it has ended in there.
+#[inline(never)]
 fn call(size: usize, is_due: fn() -> bool) -> bool {
     os::notice_fork();
     own().unwrap_or_else(arrive_unless_gone);

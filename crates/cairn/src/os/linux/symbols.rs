@@ -15,6 +15,7 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym};
 ///
 /// # Safety
 /// A file of this machine's kind is loaded from `file` on, and stays.
+#[inline(never)]
 pub(super) unsafe fn defined_in(file: usize, name: &CStr) -> Option<usize> {
     // SAFETY: the caller's; the head says where the list of parts is.
     unsafe {

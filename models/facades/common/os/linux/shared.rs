@@ -96,6 +96,11 @@ pub fn write_all(_: core::ffi::c_int, _: &[u8]) -> bool {
     false
 }
 
+/// The same.
+pub fn first_defined(_: &[u8]) -> Option<usize> {
+    None
+}
+
 /// There are no threads of the library's own: what they do the models do where they want it.
 pub fn start_small_thread(
     _stack_size: usize,
