@@ -34,6 +34,18 @@ fn threads_may_start_in_a_shortage() {
 }
 
 #[test]
+fn what_is_free_serves_large_blocks_in_a_shortage() {
+    for loading in EVERYWHERE {
+        for (resource, mib) in [(libc::RLIMIT_AS, 512), (libc::RLIMIT_DATA, 256)] {
+            let Some(program) = Program::build("limits.c", loading) else { continue };
+            let mut command = program.command(&["freed_serves"]);
+            limit(&mut command, resource, mib * MIB);
+            run(command).assert_quiet_success(&format!("{mib} MiB, {loading:?}"));
+        }
+    }
+}
+
+#[test]
 fn locked_memory_is_only_what_is_used() {
     if !is_root() && skipped("only root may lock this much") {
         return;

@@ -13,8 +13,7 @@ fn reconciles(case: &str) {
     }
     for loading in EVERYWHERE {
         let Some(program) = Program::build("reconcile.c", loading) else { continue };
-        let mut command = program.command(&[case]);
-        run(command).assert_quiet_success(&format!("{case}, {loading:?}"));
+        run(program.command(&[case])).assert_quiet_success(&format!("{case}, {loading:?}"));
     }
 }
 

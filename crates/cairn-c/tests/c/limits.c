@@ -218,6 +218,28 @@ static void threads_start_in_a_shortage(void)
     workload(NULL);
 }
 
+/* Where small blocks have taken all there was, what is free of it serves large ones. */
+static void freed_serves(void)
+{
+    void *head = NULL;
+    size_t count = take_all(MIB, 1000, &head);
+    CHECK(count > 150 && count < 1000, "%zu MiB", count);
+    give_all(MIB, head);
+    malloc_trim(0);
+    for (size_t i = 0; i < 3; i++) {
+        char *block = malloc(count / 2 * MIB);
+        CHECK(block != NULL, "no %zu of %zu MiB", count / 2, count);
+        block[0] = block[count / 2 * MIB - 1] = 1;
+        free(block);
+        block = malloc(40 * MIB);
+        CHECK(block != NULL, "no 40 MiB");
+        fill(block, 40 * MIB, 7);
+        block = realloc(block, count / 2 * MIB);
+        CHECK(block != NULL && holds(block, 40 * MIB, 7), "40 MiB do not grow to %zu of %zu", count / 2, count);
+        free(block);
+    }
+}
+
 /* What is reserved but not used must not be brought in. */
 static void locked(void)
 {
@@ -310,6 +332,7 @@ static const struct test_case cases[] = {
     {"data_shortage", data_shortage},
     {"shortage_in_threads", shortage_in_threads},
     {"threads_start_in_a_shortage", threads_start_in_a_shortage},
+    {"freed_serves", freed_serves},
     {"locked", locked},
     {"locks_what_comes", locks_what_comes},
     {"few_mappings", few_mappings},

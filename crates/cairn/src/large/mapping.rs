@@ -82,22 +82,13 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
     let bytes = os::round_up(size.max(1) + colour + CANARY_BYTES, page);
     let huge = used != Use::Sparse && bytes >= os::HUGE_PAGE;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };
-    if !arena::reserve_mapped(bytes) {
-        return Allocated::NONE;
-    }
-    let mut address = map_aligned(bytes, align);
-    // What is dirty may be in the way, unless less counts than this one, which counts, too.
-    if address.is_null() && bytes <= arena::counted() / 2 {
-        // Meanwhile this is no growth.
-        limit::take_mapped(bytes);
+    let mut address = map_counted(bytes, align);
+    // What is dirty may be in the way, unless that is less.
+    if address.is_null() && bytes <= arena::counted() {
         arena::purge_all();
-        if !arena::reserve_mapped(bytes) {
-            return Allocated::NONE;
-        }
-        address = map_aligned(bytes, align);
+        address = map_counted(bytes, align);
     }
     if address.is_null() {
-        limit::take_mapped(bytes);
         return Allocated::NONE;
     }
     arena::after_growth(bytes);
@@ -117,6 +108,23 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
         return Allocated::NONE;
     }
     Allocated { block: start, zero: true, untouched: true }
+}
+
+/// Maps `bytes` at a multiple of `align`, which count then; null on failure. Where there is no hard limit to keep, what the system
+/// refuses never counts: other threads would make room for it.
+fn map_counted(bytes: usize, align: usize) -> *mut u8 {
+    let is_limited = limit::hard() > 0;
+    if is_limited && !arena::reserve_mapped(bytes) {
+        return null_mut();
+    }
+    let address = map_aligned(bytes, align);
+    count_got(is_limited, bytes, if address.is_null() { 0 } else { bytes });
+    address
+}
+
+/// Of so many bytes more, which count already if they were reserved, so many have been got.
+fn count_got(were_reserved: bool, asked: usize, got: usize) {
+    if were_reserved { limit::take_mapped(asked - got) } else { limit::add_mapped(got) }
 }
 
 /// Maps `bytes` at a multiple of `align`; null on failure.
@@ -300,13 +308,13 @@ enum No {
     Move,
 }
 
-/// Counts so many bytes more, unless that goes beyond a limit.
+/// Counts so many bytes more, unless that goes beyond a limit; for the process only where it has one.
 #[inline(never)]
-fn grant(budget: Option<&Budget>, bytes: usize) -> bool {
+fn grant(budget: Option<&Budget>, bytes: usize, is_limited: bool) -> bool {
     if budget.is_some_and(|budget| !budget.grow_large(bytes)) {
         return false;
     }
-    let fits = arena::try_reserve_mapped(bytes);
+    let fits = !is_limited || arena::try_reserve_mapped(bytes);
     if !fits && let Some(budget) = budget {
         budget.ungrow_large(bytes);
     }
@@ -341,7 +349,8 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     let moves = if align <= os::page_size() { Moves::Anywhere } else { Moves::Nowhere };
     // Its heap pays for the room to spare, too, or does without; and so does the process.
     let (lengths, budget) = ([roomy(exact), exact], mapping.budget());
-    let fits = |&bytes: &usize| grant(budget, bytes - mapping.bytes);
+    let is_limited = limit::hard() > 0;
+    let fits = |&bytes: &usize| grant(budget, bytes - mapping.bytes, is_limited);
     let most = lengths.into_iter().find(fits).ok_or(No::Room)?;
     // No heap's meanwhile: a child that is forked in between loses it, and unmaps nothing where it has been.
     mappings.entry(at).owner = null();
@@ -349,7 +358,7 @@ fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
     point();
     let not_got = most - bytes.max(mapping.bytes);
-    limit::take_mapped(not_got);
+    count_got(is_limited, most - mapping.bytes, most - not_got - mapping.bytes);
     budget.inspect(|budget| budget.ungrow_large(not_got));
     if address.is_null() {
         mappings.entry(at).owner = mapping.owner;

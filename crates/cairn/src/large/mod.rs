@@ -10,6 +10,7 @@ mod awaiting_readers;
 pub(crate) mod budget;
 mod cached;
 mod fill_guess;
+mod free_runs;
 mod mapping;
 mod nursery;
 mod owned;
@@ -47,6 +48,7 @@ pub(crate) use {
 };
 
 use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};
+use free_runs::{allocate_free_run, before_aligned, take_free};
 
 use crate::base::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, CANARY_BYTES, MEDIUM_MAX, Ordering, SLICE_SIZE,
@@ -141,6 +143,10 @@ pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
     if got.block.is_null() {
         let used = if filled { Use::Filled } else { Use::Sparse };
         got = mapping::allocate(size, [align, at], used);
+        // The system has no more: what is free has been mapped, and stays.
+        if got.block.is_null() && !is_run && align <= RUN_ALIGN_MAX {
+            got = allocate_free_run(size, [align, at]);
+        }
     }
     if got.untouched && is_large {
         remember(got.block, size);
@@ -164,15 +170,16 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
     let in_slice = at % SLICE_SIZE;
     let colour = if colourable { colour_room(in_slice + size) } else { 0 };
     let slices = run_slices(in_slice + size, colour);
-    let lead = (align / SLICE_SIZE).saturating_sub(1);
-    let Some(run) = arena::take_run(slices + lead, used) else {
+    let (lead, place) = ((align / SLICE_SIZE).saturating_sub(1), [align, at - in_slice]);
+    let exact = if lead > 0 { take_free(slices, place, used) } else { None };
+    let is_exact = exact.is_some();
+    let Some(run) = exact.or_else(|| arena::take_run(slices + lead, used)) else {
         return Allocated::NONE;
     };
     let mut index = run.index;
-    if lead > 0 {
+    if lead > 0 && !is_exact {
         // What stands before and behind the aligned part goes back.
-        let address = address_map::slice_address(index).addr();
-        let before = ((at - in_slice).wrapping_sub(address) & (align - 1)) / SLICE_SIZE;
+        let before = before_aligned(index, place);
         for (at, count) in [(index, before), (index + before + slices, lead - before)] {
             if count > 0 {
                 let memory = if run.dirty > 0 { Memory::Written } else { Memory::Clean };

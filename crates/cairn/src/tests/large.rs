@@ -160,6 +160,27 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
     });
 }
 
+/// They lie side by side, and each fits where one has been.
+#[test]
+fn aligned_blocks_take_each_others_places() {
+    alone(|| {
+        for (size, align) in [(2 * MIB, 2 * MIB), (64 << 10, 128 << 10), (300_000, 64 << 10)] {
+            let take = || allocate_aligned(filling(size), align);
+            let held: Vec<_> = (0..20).map(|_| take()).collect();
+            held.iter().step_by(2).for_each(|&block| free(block));
+            purge();
+            let committed = address_map::committed();
+            let again: Vec<_> = (0..10).map(|_| take()).collect();
+            let at_old_places = again.iter().filter(|block| held.contains(block)).count();
+            assert!(at_old_places >= 9, "{size}, {align}: {at_old_places}");
+            assert_eq!(address_map::committed(), committed);
+            assert!(again.iter().all(|block| block.addr().is_multiple_of(align)));
+            again.into_iter().chain(held.into_iter().skip(1).step_by(2)).for_each(free);
+            check();
+        }
+    });
+}
+
 /// What stands before and behind an aligned block is free again, and as clean as it was.
 #[test]
 fn what_is_cut_off_around_an_aligned_block_is_free() {

@@ -22,6 +22,7 @@ pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, ta
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub(crate) use purge_policy::{keeps, maps_apart, stroke_ms};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
+pub(crate) use runs::lowest_run;
 
 use crate::base::bits::{bit, longest_run, mask, pieces};
 use crate::base::{SLICE_SIZE, point};
@@ -203,8 +204,7 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     let mut arena = ARENA.lock();
     loop {
         let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
-        let end = index + slices;
-        if end > address_map::committed() || !pieces(index, slices).all(is_free) {
+        if index + slices > address_map::committed() || !pieces(index, slices).all(is_free) {
             return None;
         }
         if !arena.lacks_room(index, slices) {
@@ -282,10 +282,7 @@ pub(crate) fn counts() -> Counts {
 pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
     for chunk in 0..end {
-        let mut dirty = {
-            let arena = ARENA.lock();
-            arena.bits(chunk).dirty
-        };
+        let mut dirty = ARENA.lock().bits(chunk).dirty;
         while dirty != 0 {
             let at = dirty.trailing_zeros() as usize;
             let len = (dirty >> at).trailing_ones() as usize;

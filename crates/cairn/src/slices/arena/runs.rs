@@ -5,7 +5,7 @@
 //! Checked: the arena's `check`, invariant 4.
 //! Story: docs/design/large-blocks.md
 
-use super::Arena;
+use super::{ARENA, Arena, Use, keeps};
 use crate::base::bits::{longest_run, run_around, runs_of};
 use crate::map::{CHUNK_SLICES, address_map};
 use crate::slices::tuning::RUN_MAX;
@@ -106,6 +106,13 @@ impl Arena {
             self.tree.set_longest(chunk, longest as u16);
         }
     }
+}
+
+/// Where the lowest run of `slices` free slices is, from chunk `low` on, for who takes them exactly; where it looks for such a use.
+pub(crate) fn lowest_run(slices: usize, low: usize, used: Use) -> Option<usize> {
+    let mut arena = ARENA.lock();
+    let from = if used == Use::Sparse && !keeps() { arena.sparse_from() } else { 0 };
+    arena.lowest_run(slices, low.max(from / CHUNK_SLICES))
 }
 
 /// The starts of free aligned runs of RUNS[lane] slices.

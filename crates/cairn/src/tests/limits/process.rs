@@ -566,6 +566,32 @@ fn what_is_free_leads_away_from_a_limit_that_is_all_but_reached() {
     });
 }
 
+/// Nor is one while the system refuses it: another thread sees nothing of it.
+#[test]
+fn what_the_system_refuses_never_counts() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    alone(|| {
+        assert!(set_memory_limits(1 << 30, 0));
+        let mapped = allocate(40 * MIB);
+        let most = arena::counted() + MIB;
+        let other = std::thread::spawn(|| {
+            for _ in 0..20_000 {
+                assert!(allocate(1 << 62).is_null());
+            }
+            DONE.store(true, Ordering::Relaxed);
+        });
+        while !DONE.load(Ordering::Relaxed) {
+            assert!(arena::counted() < most);
+        }
+        other.join().expect("no panic");
+        // SAFETY: a live block.
+        assert!(unsafe { reallocate(mapped, 1 << 62) }.is_null());
+        assert!(arena::counted() < most);
+        free(mapped);
+        check();
+    });
+}
+
 /// It fails whatever is free: nothing goes, and nobody is told of a limit that is near.
 #[test]
 fn a_request_that_cannot_be_is_no_growth() {
