@@ -4,7 +4,7 @@
 mod common;
 
 use cairn_sight::profile::sampled;
-use cairn_sight::{Source, Watch, account_page, inspect_with_map, leaks};
+use cairn_sight::{Source, Watch, account_page, inspect, inspect_with_map, leaks};
 use common::inspected::{Running, compiled, start};
 use common::{Home, core_file, display};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -100,23 +100,52 @@ impl Random {
     }
 }
 
-/// Where a core file has something: (place, bytes), the header first.
-fn places(core: &Path) -> Vec<(u64, u64)> {
-    let bytes = std::fs::read(core).unwrap();
-    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
-    let count = u16::from_ne_bytes(bytes[56..58].try_into().unwrap());
-    let segments: Vec<_> = (0..usize::from(count))
-        .map(|nth| 64 + 56 * nth)
-        .map(|at| (word(at + 8), word(at + 16), word(at + 32)))
-        .collect();
-    let place = |address: u64| {
+/// What a core file says.
+struct Core {
+    bytes: Vec<u8>,
+    /// (place in the file, address, bytes)
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl Core {
+    fn read(path: &Path) -> Core {
+        let mut core = Core { bytes: std::fs::read(path).unwrap(), segments: Vec::new() };
+        core.segments = (0..core.count())
+            .map(|nth| 64 + 56 * nth)
+            .map(|at| (core.word(at + 8), core.word(at + 16), core.word(at + 32)))
+            .collect();
+        core
+    }
+
+    /// How many segments it has.
+    fn count(&self) -> usize {
+        u16::from_ne_bytes(self.bytes[56..58].try_into().unwrap()).into()
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes[at..at + 8].try_into().unwrap())
+    }
+
+    /// Where it has an address.
+    fn place(&self, address: u64) -> Option<u64> {
         let inside =
             |&&(_, from, bytes): &&(u64, u64, u64)| (from..from + bytes).contains(&address);
-        segments.iter().find(inside).map(|(offset, from, _)| offset + (address - from))
-    };
-    // Other pages may have the text, too.
-    let words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| word == b"CAIRNHDR");
-    let header = words.map(|(nth, _)| 8 * nth).find(|at| place(word(at + 16)).is_some()).unwrap();
+        self.segments.iter().find(inside).map(|(offset, from, _)| offset + (address - from))
+    }
+
+    /// Where it has the header.
+    fn header(&self) -> usize {
+        // Other pages may have the text, too.
+        let words = self.bytes.chunks_exact(8).enumerate();
+        let mut texts = words.filter(|(_, word)| word == b"CAIRNHDR").map(|(nth, _)| 8 * nth);
+        texts.find(|at| self.place(self.word(at + 16)).is_some()).unwrap()
+    }
+}
+
+/// Where a core file has something: (place, bytes), the header first.
+fn places(core: &Path) -> Vec<(u64, u64)> {
+    let core = Core::read(core);
+    let (word, place, header) = (|at| core.word(at), |at| core.place(at), core.header());
     let map = place(word(header + 16)).unwrap() as usize;
     let mut places = vec![(header as u64, 152), (map as u64, 72)];
     for (at, bytes) in [(header + 24, 56 * 32), (header + 96, 24), (header + 112, 32)] {
@@ -126,7 +155,7 @@ fn places(core: &Path) -> Vec<(u64, u64)> {
     for at in [map, map + 40, map + 48] {
         places.extend(place(word(at)).map(|at| (at, 64 << 10)));
     }
-    places.push((0, 64 + 56 * u64::from(count)));
+    places.push((0, 64 + 56 * core.count() as u64));
     // The profile's control and table.
     let control = place(word(header + 144)).unwrap();
     let table = word(control as usize + 24);
@@ -268,5 +297,43 @@ fn damaged_metadata_does_no_harm() {
         let memory = File::options().read(true).write(true).open(path).unwrap();
         disturb(&memory, &places_of_process(pid, &memory), seed as u64, &mut alive);
         assert!(alive(), "all is as it was");
+    }
+}
+
+/// What was a large block when its descriptor was read, and has become a span before its slot was, is neither.
+#[test]
+fn a_slot_that_has_become_a_spans_is_no_large_blocks() {
+    let home = Home::new();
+    let Some(process) = heap(&home, &[]) else { return };
+    let path = home.path().join("core");
+    core_file::write(process.0.id(), &path);
+    let source = Source::Core(path.clone());
+    let before = inspect(&source).unwrap();
+    let is_known = |bytes| (1 << 20..2 << 20).contains(&bytes);
+    let block = before.biggest.iter().find(|block| is_known(block.bytes)).unwrap();
+
+    let core = Core::read(&path);
+    let header = core.header();
+    let map = core.place(core.word(header + 16)).unwrap() as usize;
+    let numbers = core.word(header + 40);
+    let (slice_shift, descriptor_bytes) = (numbers as u32, numbers >> 32);
+    let nth = ((block.address >> slice_shift) * descriptor_bytes) & core.word(map + 8);
+    let descriptor = core.place(core.word(map) + nth).unwrap() as usize;
+    let slot = core.place(core.word(descriptor + 8)).unwrap();
+    assert_eq!(core.word(slot as usize), block.address);
+
+    // A span's: its list, which begins with a block or is empty; 5 frees until an event, 10 blocks, 3 of them set aside.
+    let (end, counts) = (core.word(header + 96), 5 | 10 << 32 | 3 << 48);
+    let file = File::options().write(true).open(&path).unwrap();
+    for free in [block.address, end] {
+        for (at, word) in [(0, free), (8, counts)] {
+            file.write_all_at(&u64::to_ne_bytes(word), slot + at).unwrap();
+        }
+        let after = inspect(&source).unwrap();
+        assert!(before.held.large - after.held.large >= block.bytes, "{after:?}");
+        assert_eq!(after.held.small, before.held.small, "{after:?}");
+        let notes = after.notes.join("\n");
+        assert!(notes.contains("1 spans changed while they were read"), "{notes}");
+        assert!(!notes.contains("regions of the program's"), "{notes}");
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::Error;
 use crate::header::{Class, Header, TRIES};
-use crate::memory::{Memory, Pages, fill_sparse, read_sparse, u16_at, u32_at, u64_at};
+use crate::memory::{Memory, Pages, fill_sparse, overlapping, read_sparse, u16_at, u32_at, u64_at};
 use std::ops::Range;
 
 // Owners in descriptors.
@@ -150,7 +150,7 @@ impl Census {
         }
         let slot = &section.bytes[offset..];
         if owner == LARGE {
-            return self.add_large(header, index, slot);
+            return self.add_large(memory, header, index, slot);
         }
         let Some(&class_of) = header.classes.get(class) else { return 1 };
         if !index.is_multiple_of(class_of.slices) || index + class_of.slices > header.committed {
@@ -160,7 +160,7 @@ impl Census {
         let first = header.address(index);
         let lead = counts.start.wrapping_sub(first + class_of.slack);
         if lead >= class_of.size {
-            self.add_other(header, counts.start);
+            self.add_other(memory, header, counts.start);
             return 1;
         }
         let steady = steady(memory, header, index, counts, class_of);
@@ -185,22 +185,29 @@ impl Census {
     }
 
     /// Counts what starts elsewhere: in memory that the program supplies, or it has changed since its descriptor was read.
-    fn add_other(&mut self, header: &Header, start: u64) {
-        match start == 0 || header.reservation().contains(&start) {
+    fn add_other(&mut self, memory: &dyn Memory, header: &Header, start: u64) {
+        // A slot that is the other kind's by now has there the end of a list, or numbers that are no address.
+        let is_there = || overlapping(memory.areas(), &(start..start.saturating_add(1))).next();
+        let is_own = start == header.end || header.reservation().contains(&start);
+        match is_own || is_there().is_none() {
             true => self.unsteady += 1,
             false => self.supplied += 1,
         }
     }
 
-    fn add_large(&mut self, header: &Header, index: u64, slot: &[u8]) -> u64 {
+    fn add_large(&mut self, memory: &dyn Memory, header: &Header, index: u64, slot: &[u8]) -> u64 {
         let (start, slices) = (u64_at(slot, 0), u64_at(slot, 8));
         let first = header.address(index);
         if start == 0 {
             self.nurseries.push(first..first + header.slice());
         } else if start.wrapping_sub(first) >= header.slice() {
-            self.add_other(header, start);
+            self.add_other(memory, header, start);
+        } else if slices == 0 || slices > header.slices - index {
+            // The slot is a span's since the descriptor was read: this is what it counts.
+            self.unsteady += 1;
         } else {
-            let slices = slices.clamp(1, header.committed - index);
+            // The heap may have grown since its header was read.
+            let slices = slices.min(header.committed - index);
             self.large.push(Large { run: first..header.address(index + slices), start });
             return slices;
         }
@@ -317,7 +324,7 @@ fn entries(memory: &dyn Memory, header: &Header, table: &[u8]) -> Vec<Large> {
         let (address, bytes, start) = (u64_at(entry, 0), u64_at(entry, 8), u64_at(entry, 16));
         let Some(end) = address.checked_add(bytes) else { continue };
         let run = address..end;
-        let is_mapped = || crate::memory::overlapping(memory.areas(), &run).next().is_some();
+        let is_mapped = || overlapping(memory.areas(), &run).next().is_some();
         if address >= behind && run.contains(&start) && is_mapped() {
             behind = end;
             found.push(Large { run, start });
