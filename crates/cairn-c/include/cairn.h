@@ -667,6 +667,8 @@ struct cairn_header {
     unsigned int aside_bytes;
     unsigned int reserved;
     const void *profile;             /* the heap profile: docs/design/outside-view.md */
+    unsigned int large_owner_offset;   /* pointers in a large block's slot and in a mapping's entry: */
+    unsigned int mapping_owner_offset; /* not NULL if the block belongs to a cairn_heap */
 };
 
 /* A size class. */

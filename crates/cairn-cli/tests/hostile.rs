@@ -147,7 +147,7 @@ fn places(core: &Path) -> Vec<(u64, u64)> {
     let core = Core::read(core);
     let (word, place, header) = (|at| core.word(at), |at| core.place(at), core.header());
     let map = place(word(header + 16)).unwrap() as usize;
-    let mut places = vec![(header as u64, 152), (map as u64, 72)];
+    let mut places = vec![(header as u64, 160), (map as u64, 72)];
     for (at, bytes) in [(header + 24, 56 * 32), (header + 96, 24), (header + 112, 32)] {
         places.extend(place(word(at)).map(|at| (at, bytes)));
     }
@@ -190,7 +190,7 @@ fn places_of_process(pid: u32, memory: &File) -> Vec<(u64, u64)> {
     };
     let header = words.into_iter().find(is_header).unwrap();
     let map = word(header + 16).unwrap();
-    let mut places = vec![(header, 152), (map, 72)];
+    let mut places = vec![(header, 160), (map, 72)];
     let control = word(header + 144).unwrap();
     let table = word(control + 24).unwrap();
     places.push((control, 80));

@@ -103,6 +103,35 @@ int main(void)
 }
 ";
 
+/// It has large blocks of a heap of its own by nothing but the heap: runs, and a mapping.
+const HAS_A_HEAP: &[u8] = b"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+void *cairn_heap_new(void) __attribute__((weak));
+void *cairn_heap_malloc(void *, size_t) __attribute__((weak));
+static void *heap;
+__attribute__((noinline)) static void clear(void)
+{
+    volatile char stack[65536];
+    for (int i = 0; i < 65536; i++) stack[i] = 0;
+}
+__attribute__((noinline)) static void fill(void)
+{
+    for (int i = 0; i < 20; i++) memset(cairn_heap_malloc(heap, 100000), 1, 100000);
+    memset(cairn_heap_malloc(heap, 40 << 20), 1, 4096);
+}
+int main(void)
+{
+    heap = cairn_heap_new();
+    fill();
+    clear();
+    puts(\"ready\");
+    fflush(stdout);
+    for (;;) pause();
+}
+";
+
 /// The program, at rest.
 fn program(home: &Home, lose: bool, options: &[&str]) -> Option<Running> {
     let lose = if lose { "-DLOSE=1" } else { "-DLOSE=0" };
@@ -182,6 +211,20 @@ fn what_has_a_pointer_is_not_lost() {
         let Some(process) = program(&home, false, build) else { return };
         let (report, status) = report(&home, &[&process.0.id().to_string()]);
         assert_none(&report);
+        assert_eq!(status, Some(0));
+    }
+}
+
+/// They end with their heap, which has them as it has small ones.
+#[test]
+fn large_blocks_of_the_programs_heaps_are_not_lost() {
+    let home = Home::new();
+    for build in [&[][..], &["--hardened"]] {
+        let Some(program) = compiled(&home, HAS_A_HEAP, &[]) else { return };
+        let process = start(home.cairn().arg("run").args(build).arg(program));
+        let (report, status) = report(&home, &[&process.0.id().to_string()]);
+        assert_eq!(number(&report["direct"]["blocks"]), 0, "{report:#}");
+        assert!(number(&report["reachable"]["bytes"]) >= 42_000_000, "{report:#}");
         assert_eq!(status, Some(0));
     }
 }

@@ -212,7 +212,7 @@ impl Look<'_> {
     fn nurseries(&self) -> Part {
         let mut part = other("nurseries", Use::default());
         for slice in &self.census.nurseries {
-            let block = Large { run: slice.clone(), start: slice.start };
+            let block = Large { run: slice.clone(), start: slice.start, is_closed: false };
             add(&mut part, &block, self.pages.bytes(slice.clone()));
         }
         part

@@ -16,6 +16,8 @@ pub const VERSION: u32 = 8;
 const BYTES: usize = 144;
 /// Where a longer one says where the heap profile is.
 const PROFILE: usize = 144;
+/// Where one that is longer still says where large blocks and mappings name their owners.
+const OWNERS: usize = 152;
 /// Bytes of `struct cairn_map`.
 const MAP_BYTES: usize = 72;
 /// How often what changes meanwhile is read again.
@@ -67,6 +69,10 @@ pub(crate) struct Header {
     pub(crate) committed: u64,
     /// What leads to the heap profile; 0: nothing does.
     pub(crate) profile: u64,
+    /// Where a large block's slot has a word that is not 0 if it is a heap's of the program, if that is known.
+    pub(crate) large_owner: Option<u64>,
+    /// The same of a mapping's entry.
+    pub(crate) mapping_owner: Option<u64>,
 }
 
 impl Header {
@@ -96,6 +102,11 @@ impl Header {
         }
         if length as usize >= PROFILE + 8 {
             header.profile = memory.number(at.wrapping_add(PROFILE as u64)).unwrap_or(0);
+        }
+        if length as usize >= OWNERS + 8 {
+            let both = memory.number(at.wrapping_add(OWNERS as u64)).map(u64::to_ne_bytes);
+            let offset = |nth| both.map(|both| u64::from(u32_at(&both, nth)));
+            (header.large_owner, header.mapping_owner) = (offset(0), offset(4));
         }
         header.read_classes(memory, &bytes)?;
         header.check()?;
@@ -136,6 +147,8 @@ impl Header {
             heap_limit: u64_at(map, 56),
             committed: u64_at(map, 64),
             profile: 0,
+            large_owner: None,
+            mapping_owner: None,
         }
     }
 
@@ -192,6 +205,8 @@ impl Header {
             && in_slot(self.hidden, 2)
             && in_slot(self.start, 8)
             && in_slot(self.free, 8)
+            && self.large_owner.is_none_or(|offset| in_slot(offset, 8))
+            && self.mapping_owner.is_none_or(|offset| offset + 8 <= self.mapping_bytes)
             && (24..=256).contains(&self.mapping_bytes)
             && (512..=1 << 20).contains(&self.heap_bytes)
             && self.heap_limit <= 1 << 20

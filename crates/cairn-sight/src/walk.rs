@@ -47,6 +47,8 @@ pub(crate) struct Large {
     pub(crate) run: Range<u64>,
     /// The block, up to the run's end.
     pub(crate) start: u64,
+    /// Whether it belongs to a heap of the program's, with which it ends.
+    pub(crate) is_closed: bool,
 }
 
 impl Large {
@@ -208,7 +210,8 @@ impl Census {
         } else {
             // The heap may have grown since its header was read.
             let slices = slices.min(header.committed - index);
-            self.large.push(Large { run: first..header.address(index + slices), start });
+            let run = first..header.address(index + slices);
+            self.large.push(Large { run, start, is_closed: is_owned(slot, header.large_owner) });
             return slices;
         }
         1
@@ -317,6 +320,11 @@ fn mappings(memory: &dyn Memory, header: &Header) -> Vec<Large> {
     Vec::new()
 }
 
+/// Whether a word of what is known of a block says that it belongs to a heap; an older library does not say where.
+fn is_owned(known: &[u8], owner: Option<u64>) -> bool {
+    owner.is_some_and(|offset| u64_at(known, offset as usize) != 0)
+}
+
 fn entries(memory: &dyn Memory, header: &Header, table: &[u8]) -> Vec<Large> {
     let mut behind = 0;
     let mut found = Vec::new();
@@ -327,7 +335,7 @@ fn entries(memory: &dyn Memory, header: &Header, table: &[u8]) -> Vec<Large> {
         let is_mapped = || overlapping(memory.areas(), &run).next().is_some();
         if address >= behind && run.contains(&start) && is_mapped() {
             behind = end;
-            found.push(Large { run, start });
+            found.push(Large { run, start, is_closed: is_owned(entry, header.mapping_owner) });
         }
     }
     found

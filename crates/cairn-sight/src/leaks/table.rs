@@ -176,7 +176,7 @@ impl Table {
         let (start, size, first) = (large.start, large.room(), self.count);
         live.set(first);
         self.large.push(self.runs.len() as u32);
-        let (is_large, is_closed) = (true, false);
+        let (is_large, is_closed) = (true, large.is_closed);
         self.runs.push(Run { start, size, count: 1, first, is_large, is_closed });
         self.count += 1;
     }

@@ -13,7 +13,7 @@ mod fill_guess;
 mod free_runs;
 mod mapping;
 mod nursery;
-mod owned;
+pub(crate) mod owned;
 mod requested;
 mod sampled;
 mod tuning;

@@ -11,6 +11,7 @@ use crate::large::budget::Budget;
 use crate::map::{OWNER_LARGE, address_map, all_heads};
 use crate::os::Lock;
 use crate::spans::Grace;
+use core::mem::offset_of;
 use core::ptr::{from_ref, null_mut};
 
 // Invariants, under the lock
@@ -40,6 +41,10 @@ pub(super) struct Link {
 /// A list of runs, or of slices of nurseries, under a lock. All zeros: nothing. Its first member is an atomic: who ends a heap
 /// looks without the lock whether there is one.
 pub(super) struct Runs(AtomicPtr<Large>);
+
+/// Where a run's slot says what the block belongs to, and a mapping's entry, for tools.
+pub(crate) const OWNER_OFFSETS: [usize; 2] =
+    [offset_of!(Large, link.of), offset_of!(mapping::Mapping, owner)];
 
 // SAFETY: what is in a list is used under its lock alone.
 unsafe impl Send for Runs {}

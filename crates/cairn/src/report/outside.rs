@@ -6,7 +6,7 @@
 //! Story: docs/design/outside-view.md
 
 use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT, in_hardened};
-use crate::large::{MAPPINGS_PLACE, Mapping, Mappings};
+use crate::large::{MAPPINGS_PLACE, Mapping, Mappings, owned::OWNER_OFFSETS};
 use crate::map::{HEAP_SIZE, LISTS, Lists, Slot, address_map};
 use crate::samples::{Asked, guards, profile};
 use crate::spans::Span;
@@ -62,6 +62,9 @@ pub struct Header {
     /// process has done, as for guards; samples for which there was no room. Then where the table of the profile is, or null,
     /// and 12 numbers that say how to read it: docs/design/outside-view.md.
     profile: *const profile::Control,
+    /// A pointer in a large block's slot, and one in a mapping's entry: not null if it belongs to a heap of the program's.
+    large_owner_offset: u32,
+    mapping_owner_offset: u32,
 }
 
 // The command `cairn guards` finds it there.
@@ -107,6 +110,8 @@ pub static HEADER: Header = Header {
     aside_bytes: (address_map::ASIDE_WORDS * size_of::<u64>()) as u32,
     _reserved: 0,
     profile: &raw const profile::CONTROL,
+    large_owner_offset: OWNER_OFFSETS[0] as u32,
+    mapping_owner_offset: OWNER_OFFSETS[1] as u32,
 };
 
 /// They stand behind the slots.
