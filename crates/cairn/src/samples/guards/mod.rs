@@ -46,8 +46,9 @@ static TICKETS: AtomicUsize = AtomicUsize::new(0);
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 /// Up to when, on the clock of milliseconds, samples have been taken. Relaxed: two threads may take one at once.
 static TAKEN_MS: AtomicU64 = AtomicU64::new(0);
-/// Blocks that have just been drawn, by their addresses: 0 or the block. Relaxed: the same thread stores and
-/// finds it; if another one comes between, there is a sample less.
+/// Blocks that have just been drawn, by their addresses: 0 or the block's with all bits inverted, so that a tool that searches
+/// memory for pointers does not find it. Relaxed: the same thread stores and finds it; if another one comes between, there is
+/// a sample less.
 static DRAWN: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 
 /// Bytes from one guarded block to the next.
@@ -267,7 +268,7 @@ impl Place {
 
 /// The sampler's: the block that is about to be handed out is a sample.
 fn drawn(block: *mut u8, _: usize) {
-    drawn_place(block).store(block.addr(), Ordering::Relaxed);
+    drawn_place(block).store(!block.addr(), Ordering::Relaxed);
 }
 
 fn drawn_place(block: *mut u8) -> &'static AtomicUsize {
@@ -277,7 +278,7 @@ fn drawn_place(block: *mut u8) -> &'static AtomicUsize {
 /// Whether a block that a refill has just given has been drawn; only the first to ask is told.
 pub(crate) fn is_drawn(block: *mut u8) -> bool {
     let place = drawn_place(block);
-    let is = !block.is_null() && place.load(Ordering::Relaxed) == block.addr();
+    let is = !block.is_null() && place.load(Ordering::Relaxed) == !block.addr();
     if is {
         place.store(0, Ordering::Relaxed);
     }
