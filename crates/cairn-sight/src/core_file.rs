@@ -131,6 +131,7 @@ impl Core {
                 resident: 0,
                 swapped: 0,
                 huge: 0,
+                hugetlb: 0,
             });
         }
         self.segments.sort_by_key(|segment| segment.range.start);

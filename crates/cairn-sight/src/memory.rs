@@ -41,6 +41,15 @@ pub(crate) struct Area {
     pub(crate) resident: u64,
     pub(crate) swapped: u64,
     pub(crate) huge: u64,
+    /// In pages of the kernel's pool for huge ones, which it does not count as resident.
+    pub(crate) hugetlb: u64,
+}
+
+impl Area {
+    /// Bytes with memory behind them.
+    pub(crate) fn present(&self) -> u64 {
+        self.resident.saturating_add(self.hugetlb)
+    }
 }
 
 /// A process, or a core file.
@@ -203,15 +212,15 @@ fn piece<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{ADDRESSES, Area, Kind, Memory, Pages, read_sparse};
 
     /// An area of 100 pages, of which each third is resident, and full of ones.
-    struct Thirds([Area; 1]);
+    pub(crate) struct Thirds(pub(crate) [Area; 1]);
 
-    const START: u64 = 7 << 20;
+    pub(crate) const START: u64 = 7 << 20;
 
-    fn thirds() -> Thirds {
+    pub(crate) fn thirds() -> Thirds {
         Thirds([Area {
             range: START..START + 100 * 4096,
             kind: Kind::Anonymous,
@@ -224,6 +233,7 @@ mod tests {
             resident: 34 * 4096,
             swapped: 0,
             huge: 0,
+            hugetlb: 0,
         }])
     }
 

@@ -248,7 +248,7 @@ impl Memory for Process {
     }
 
     fn look(&self, from: u64, count: u64, area: &Area, mark: &mut dyn FnMut(u64)) {
-        if area.resident == 0 {
+        if area.present() == 0 {
             return;
         }
         if scan::each_run(&self.pages, from..from + count * self.page, &mut |run| {
@@ -268,7 +268,7 @@ impl Memory for Process {
             }
         });
         let is_whole = count * self.page == area.range.end - area.range.start;
-        let (wanted, present) = (area.resident / self.page, sure + others.len() as u64);
+        let (wanted, present) = (area.present() / self.page, sure + others.len() as u64);
         if !is_whole || wanted.abs_diff(present) <= wanted.abs_diff(sure) {
             others.into_iter().for_each(mark);
         }
@@ -366,21 +366,21 @@ fn kib(line: &str, name: &str) -> Option<u64> {
 }
 
 /// The areas that `smaps` tells of.
-fn areas(lines: &[u8]) -> Vec<Area> {
+pub(crate) fn areas(lines: &[u8]) -> Vec<Area> {
     let mut areas: Vec<Area> = Vec::new();
     for line in lines.split(|&byte| byte == b'\n') {
         if let Some(area) = head(line) {
             areas.push(area);
         } else if let (Some(area), Ok(line)) = (areas.last_mut(), str::from_utf8(line)) {
-            for (name, place) in [
-                ("Rss:", &mut area.resident),
-                ("Swap:", &mut area.swapped),
-                ("AnonHugePages:", &mut area.huge),
-            ] {
-                if let Some(bytes) = kib(line, name) {
-                    *place = bytes;
-                }
-            }
+            let name = line.split_inclusive(':').next().unwrap_or(line);
+            let place = match name {
+                "Rss:" => &mut area.resident,
+                "Swap:" => &mut area.swapped,
+                "AnonHugePages:" => &mut area.huge,
+                "Private_Hugetlb:" | "Shared_Hugetlb:" => &mut area.hugetlb,
+                _ => continue,
+            };
+            *place = place.saturating_add(kib(line, name).unwrap_or(0));
         }
     }
     areas
@@ -416,6 +416,7 @@ fn head(line: &[u8]) -> Option<Area> {
         resident: 0,
         swapped: 0,
         huge: 0,
+        hugetlb: 0,
     })
 }
 

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 /// What a function may use below the end of its stack.
 const RED_ZONE: u64 = 128;
 /// Memory that programs share without a file, as the kernel names it.
-const NO_FILES: [&str; 4] = ["/dev/zero", "/memfd:", "/SYSV", "/dev/shm/"];
+const NO_FILES: [&str; 5] = ["/dev/zero", "/memfd:", "/SYSV", "/dev/shm/", "/anon_hugepage"];
 
 /// Parts of areas, by address.
 pub(super) fn roots(
@@ -43,7 +43,7 @@ fn may_have_pointers(area: &Area) -> bool {
         Kind::File => area.writes && is_own,
         _ => !path.starts_with(b"[v"),
     };
-    is_data && area.reads && area.resident > 0
+    is_data && area.reads && area.present() > 0
 }
 
 /// The tables of blocks with a mapping each.
@@ -84,8 +84,9 @@ fn rest(range: &Range<u64>, without: &[Range<u64>]) -> Vec<Range<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{rest, unused};
+    use super::{may_have_pointers, rest, unused};
     use crate::memory::{Area, Kind};
+    use crate::process::areas;
 
     #[test]
     fn what_is_left_out_is_cut_out() {
@@ -93,6 +94,28 @@ mod tests {
         assert_eq!(rest(&(5..100), &without), [10..20, 40..50, 60..90]);
         assert_eq!(rest(&(20..40), &without), []);
         assert_eq!(rest(&(55..70), &without), vec![60..70]);
+    }
+
+    /// The kernel does not count them as resident.
+    #[test]
+    fn pages_of_the_pool_for_huge_ones_have_pointers() {
+        let part = |private: u64, shared: u64, rights: &str| {
+            format!(
+                "40000000-40400000 {rights} 00000000 00:0f 42  /anon_hugepage (deleted)\n\
+                 Size: 4096 kB\nRss: 0 kB\nAnonHugePages: 0 kB\n\
+                 Shared_Hugetlb: {shared} kB\nPrivate_Hugetlb: {private} kB\nSwap: 0 kB\n"
+            )
+        };
+        for (private, shared, rights, has) in [
+            (2048, 0, "rw-p", true),
+            (2048, 2048, "rw-s", true),
+            (0, 2048, "r--p", false),
+            (0, 0, "rw-p", false),
+        ] {
+            let [area] = &areas(part(private, shared, rights).as_bytes())[..] else { panic!() };
+            assert_eq!((area.resident, area.present()), (0, (private + shared) << 10));
+            assert_eq!(may_have_pointers(area), has, "{area:?}");
+        }
     }
 
     #[test]
@@ -109,6 +132,7 @@ mod tests {
             resident: 0,
             swapped: 0,
             huge: 0,
+            hugetlb: 0,
         };
         let areas = [
             area(1, 2, Kind::Anonymous, false),

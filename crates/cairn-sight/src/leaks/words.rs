@@ -46,10 +46,10 @@ impl Reader<'_> {
         }
     }
 
-    /// The same of a part of an area, until as much has been seen as is resident of it.
+    /// The same of a part of an area, until as much has been seen as there is memory behind it.
     fn part(&self, area: &Area, part: Range<u64>, each: &mut dyn FnMut(&[u8])) {
         let (mut at, mut seen) = (part.start, 0);
-        while at < part.end && seen < area.resident {
+        while at < part.end && seen < area.present() {
             let end = part.end.min(at.saturating_add(ASKED));
             let Ok(pages) = Pages::of(self.memory, at..end) else { return };
             let resident = pages.bytes(at..end);
@@ -153,5 +153,29 @@ impl Batch {
         }
         self.pieces.clear();
         self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reader, words};
+    use crate::memory::Pages;
+    use crate::memory::tests::{START, thirds};
+
+    #[test]
+    fn what_has_memory_is_read_whether_it_is_resident_or_not() {
+        for is_resident in [true, false] {
+            let mut memory = thirds();
+            if !is_resident {
+                let area = &mut memory.0[0];
+                area.hugetlb = std::mem::take(&mut area.resident);
+            }
+            let pages = Pages::of(&memory, 0..0).unwrap();
+            let (mut count, reader) = (0, Reader { memory: &memory, window: 0..0, pages: &pages });
+            reader.range(&(START..START + (1 << 20)), &mut |bytes| {
+                count += words(bytes).filter(|word| *word != 0).count();
+            });
+            assert_eq!(count, 33 * 512);
+        }
     }
 }
