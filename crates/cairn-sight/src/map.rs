@@ -41,7 +41,7 @@ const GOES_ON: u16 = 1;
 /// A map of a heap.
 #[derive(Debug, Default, Serialize)]
 pub struct HeapMap {
-    /// Bytes of a slice and of a page.
+    /// Bytes of a slice, and of a page; of a slice, if that is smaller.
     slice: u64,
     page: u64,
     /// The first address, in hexadecimal.
@@ -67,7 +67,7 @@ pub struct HeapMap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tile {
     slices: u32,
-    /// Resident pages.
+    /// Resident bytes, by the map's `page`.
     resident: u32,
     kind: u16,
     /// Of a span: a place in `holders`, and one. Of others: whether it goes on from the tile before.
@@ -111,7 +111,7 @@ impl HeapMap {
         let header = found.header;
         let mut map = HeapMap {
             slice: header.slice(),
-            page: found.memory.page(),
+            page: found.memory.page().min(header.slice()),
             base: format!("{:x}", header.base),
             classes: header.classes.iter().map(|class| [class.size, class.blocks]).collect(),
             ..HeapMap::default()
@@ -153,7 +153,7 @@ impl HeapMap {
     fn held(&mut self, found: &Found<'_>) -> Vec<(Range<u64>, Tile)> {
         let tile = |run: &Range<u64>, kind| Tile {
             slices: long((run.end - run.start) / found.header.slice()),
-            resident: long(found.pages.bytes(run.clone()) / found.memory.page()),
+            resident: long(found.pages.bytes(run.clone()) / self.page),
             kind,
             ..Tile::default()
         };

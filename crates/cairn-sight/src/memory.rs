@@ -137,8 +137,12 @@ impl Pages {
         self.bits.get((nth / 64) as usize).is_some_and(|word| word >> (nth % 64) & 1 != 0)
     }
 
-    /// Bytes of the resident pages that have a part in a range.
+    /// Resident bytes of a range. A page may be larger than what lies in it: the first one and the last one count as far as
+    /// the range has them.
     pub(crate) fn bytes(&self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
         let known = self.first..self.first + self.bits.len() as u64 * 64;
         let (mut nth, end) = (
             (range.start / self.page).clamp(known.start, known.end) - self.first,
@@ -152,7 +156,9 @@ impl Pages {
             count += u64::from((word & mask).count_ones());
             nth += room;
         }
-        count * self.page
+        let cut = |at: u64, bytes: u64| if self.has(at) { bytes } else { 0 };
+        let behind = self.page - 1 - (range.end - 1) % self.page;
+        count * self.page - cut(range.start, range.start % self.page) - cut(range.end - 1, behind)
     }
 }
 
@@ -215,14 +221,18 @@ fn piece<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 pub(crate) mod tests {
     use super::{ADDRESSES, Area, Kind, Memory, Pages, read_sparse};
 
-    /// An area of 100 pages, of which each third is resident, and full of ones.
-    pub(crate) struct Thirds(pub(crate) [Area; 1]);
+    /// An area of 100 pages, of which each third is resident, and full of ones; and what a page is.
+    pub(crate) struct Thirds(pub(crate) [Area; 1], u64);
 
     pub(crate) const START: u64 = 7 << 20;
 
     pub(crate) fn thirds() -> Thirds {
-        Thirds([Area {
-            range: START..START + 100 * 4096,
+        of_pages(4096)
+    }
+
+    fn of_pages(page: u64) -> Thirds {
+        let area = Area {
+            range: START..START + 100 * page,
             kind: Kind::Anonymous,
             path: None,
             offset: 0,
@@ -230,21 +240,24 @@ pub(crate) mod tests {
             runs: false,
             writes: true,
             shared: false,
-            resident: 34 * 4096,
+            resident: 33 * page,
             swapped: 0,
             huge: 0,
             hugetlb: 0,
-        }])
+        };
+        Thirds([area], page)
     }
 
-    fn is_there(at: u64) -> bool {
-        (at / 4096).is_multiple_of(3)
+    impl Thirds {
+        fn is_there(&self, at: u64) -> bool {
+            (at / self.1).is_multiple_of(3)
+        }
     }
 
     impl Memory for Thirds {
         fn read(&self, at: u64, into: &mut [u8]) -> bool {
-            let pages = (at..at + into.len() as u64).step_by(4096);
-            assert!(pages.into_iter().all(is_there), "others are not touched");
+            let mut pages = (at..at + into.len() as u64).step_by(self.1 as usize);
+            assert!(pages.all(|at| self.is_there(at)), "others are not touched");
             into.fill(1);
             true
         }
@@ -258,27 +271,42 @@ pub(crate) mod tests {
         }
 
         fn page(&self) -> u64 {
-            4096
+            self.1
         }
 
         fn look(&self, from: u64, count: u64, _area: &Area, mark: &mut dyn FnMut(u64)) {
-            (0..count).map(|nth| from + nth * 4096).filter(|&at| is_there(at)).for_each(mark);
+            let pages = (0..count).map(|nth| from + nth * self.1);
+            pages.filter(|&at| self.is_there(at)).for_each(mark);
         }
     }
 
     #[test]
     fn resident_pages_are_counted_in_any_range() {
-        let pages = Pages::of(&thirds(), START - 4096..START + 1000 * 4096).unwrap();
+        let memory = thirds();
+        let pages = Pages::of(&memory, START - 4096..START + 1000 * 4096).unwrap();
         for from in (START - 4096..START + 100 * 4096).step_by(1000) {
-            for length in [1, 4096, 5000, 70 * 4096, 300 * 4096] {
-                let numbers = from / 4096..(from + length).div_ceil(4096);
-                let inside = numbers
+            for length in [0, 1, 4096, 5000, 70 * 4096, 300 * 4096] {
+                let end = from + length;
+                let inside = (from / 4096..end.div_ceil(4096))
                     .map(|nth| nth * 4096)
-                    .filter(|&at| is_there(at) && (START..START + 100 * 4096).contains(&at));
-                assert_eq!(pages.bytes(from..from + length), inside.count() as u64 * 4096);
+                    .filter(|&at| memory.is_there(at) && (START..START + 100 * 4096).contains(&at));
+                let parts = inside.map(|at| (at + 4096).min(end).saturating_sub(at.max(from)));
+                assert_eq!(pages.bytes(from..end), parts.sum::<u64>());
             }
         }
         assert_eq!(pages.bytes(0..ADDRESSES), 33 * 4096);
+    }
+
+    /// As spans do that are smaller than a page.
+    #[test]
+    fn parts_of_a_page_are_not_more_than_the_page() {
+        const PAGE: u64 = 1 << 16;
+        let memory = of_pages(PAGE);
+        let pages = Pages::of(&memory, memory.0[0].range.clone()).unwrap();
+        let first = START.next_multiple_of(3 * PAGE);
+        let parts = |page: u64| (0..4).map(move |nth| page + nth * (PAGE / 4));
+        let sum = |page| parts(page).map(|at| pages.bytes(at..at + PAGE / 4)).sum::<u64>();
+        assert_eq!([sum(first - PAGE), sum(first), sum(first + PAGE)], [0, PAGE, 0]);
     }
 
     #[test]
@@ -288,7 +316,7 @@ pub(crate) mod tests {
         let pages = Pages::of(&memory, range.clone()).unwrap();
         let bytes = read_sparse(&memory, range.clone(), &pages);
         for (at, byte) in range.zip(bytes) {
-            assert_eq!(byte == 1, is_there(at), "{at:#x}");
+            assert_eq!(byte == 1, memory.is_there(at), "{at:#x}");
         }
     }
 

@@ -212,13 +212,13 @@ impl Found<'_> {
         rows
     }
 
-    /// Bytes of the resident pages of a span on which a block is in use.
+    /// Bytes of the resident pages of a span on which a block is in use, without what the pages have beside the span.
     fn floor(&self, span: &Span, free: &Free) -> u64 {
-        let (class, page) = (self.class(span), self.memory.page());
-        let (mut bytes, mut next) = (0, 0);
+        let (class, page, run) = (self.class(span), self.memory.page(), self.run(span));
+        let (mut bytes, mut next) = (0, run.start);
         for nth in (0..span.carved).filter(|&nth| !free.has(nth)) {
             let start = span.start + nth * class.size;
-            let end = (start + class.size).next_multiple_of(page);
+            let end = (start + class.size).next_multiple_of(page).min(run.end);
             let from = (start / page * page).max(next);
             if from < end {
                 bytes += self.pages.bytes(from..end);
