@@ -35,7 +35,7 @@ pub(crate) struct Mapping {
     /// The block, from there to the end.
     pub(crate) start: *mut u8,
     /// What the block belongs to, or null.
-    owner: *const Owned,
+    pub(super) owner: *const Owned,
     /// Hardened: bytes that the program has of it.
     pub(super) asked: usize,
     /// It has been freed, and waits for its owner's readers.

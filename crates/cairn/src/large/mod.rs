@@ -9,11 +9,12 @@
 mod awaiting_readers;
 pub(crate) mod budget;
 mod cached;
+mod colours;
 mod fill_guess;
 mod free_runs;
 mod mapping;
 mod nursery;
-pub(crate) mod owned;
+mod owned;
 mod requested;
 mod sampled;
 mod tuning;
@@ -28,7 +29,8 @@ pub(crate) use mapping::{
     free as free_mapping, reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
 pub(crate) use owned::{
-    Owned, allocate_owned, destroy, owner_of, set_free, settle_in_child as settle_owned_in_child,
+    OWNER_OFFSETS, Owned, allocate_owned, destroy, owner_of, set_free,
+    settle_in_child as settle_owned_in_child,
 };
 pub(crate) use requested::{Size, Sizes, grant};
 pub(crate) use sampled::{mark_sample, unmark_sample};
@@ -47,6 +49,8 @@ pub(crate) use {
     nursery::hardened::rows as rows_of_nurseries, owned::OWNED,
 };
 
+pub(crate) use colours::COLOUR_STEP;
+use colours::{COLOURS, colour_room, next_colour};
 use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};
 use free_runs::{allocate_free_run, before_aligned, take_free};
 
@@ -54,18 +58,11 @@ use crate::base::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, CANARY_BYTES, MEDIUM_MAX, Ordering, SLICE_SIZE,
     SizeClass,
 };
-use crate::large::tuning::{
-    AS_USED_MIN, COLOUR_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX,
-};
+use crate::large::tuning::{AS_USED_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX};
 use crate::map::{Bit, OWNER_LARGE, OWNER_NONE, Slot, address_map, region};
 use crate::os;
 use crate::slices::{Memory, Use, arena, limit};
 use core::ptr::null_mut;
-
-/// Blocks start at different lines of their first page, so that equal parts of many blocks
-/// do not compete for the same cache sets.
-pub(crate) const COLOUR_STEP: usize = 64;
-const COLOURS: usize = 64;
 
 // Invariants
 //  1. The run's first slice has descriptor owner LARGE, and its `heads` bit set in the arena;
@@ -115,14 +112,6 @@ impl Allocated {
         Allocated { block: null_mut(), zero: false, untouched: false };
 }
 
-/// How far into its first page the next block starts, at most `room`.
-fn next_colour(room: usize) -> usize {
-    static TURN: AtomicUsize = AtomicUsize::new(0);
-    // Relaxed: any spread will do. 25 is odd: all colours come up, neighbours lie far apart.
-    let turn = TURN.fetch_add(25, Ordering::Relaxed) % COLOURS;
-    (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
-}
-
 /// Allocates a block of `size` bytes, `at` bytes behind a multiple of `align`, less than that.
 #[cold]
 pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
@@ -152,11 +141,6 @@ pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
         remember(got.block, size);
     }
     got
-}
-
-/// Bytes that a run of `size` has besides, for colour: a power of two leaves no room for it.
-fn colour_room(size: usize) -> usize {
-    if size >= COLOUR_MIN { os::page_size() } else { 0 }
 }
 
 /// Slices of a run of `size` bytes, and so many for colour.

@@ -6,7 +6,7 @@
 //! Story: docs/design/outside-view.md
 
 use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT, in_hardened};
-use crate::large::{MAPPINGS_PLACE, Mapping, Mappings, owned::OWNER_OFFSETS};
+use crate::large::{MAPPINGS_PLACE, Mapping, Mappings, OWNER_OFFSETS};
 use crate::map::{HEAP_SIZE, LISTS, Lists, Slot, address_map};
 use crate::samples::{Asked, guards, profile};
 use crate::spans::Span;
