@@ -9,19 +9,26 @@ use super::{Allocated, Pages, begin, run_slices};
 use crate::base::SLICE_SIZE;
 use crate::large::tuning::ALIGNED_LOOKS;
 use crate::map::{CHUNK_SLICES, address_map};
-use crate::slices::{Run, Use, arena};
+use crate::slices::{Run, Use, arena, limit};
 
 /// Takes a run of what is free whose first slice lies a multiple of `align` and `at` bytes, whole slices, behind address 0.
 /// Aligned blocks take each other's places so. None if the first few that are long enough do not do.
 #[cold]
 #[inline(never)]
 pub(super) fn take_free(slices: usize, [align, at]: [usize; 2], used: Use) -> Option<Run> {
+    // Nothing is given back for what cannot be had.
+    if limit::hard() > 0 && slices * SLICE_SIZE > limit::hard() {
+        return None;
+    }
     let mut low = 0;
     for _ in 0..ALIGNED_LOOKS {
         let index = arena::lowest_run(slices, low, used)?;
-        let run = arena::take_exactly(index + before_aligned(index, [align, at]), slices);
-        if run.is_some() {
-            return run;
+        let at = index + before_aligned(index, [align, at]);
+        // Behind the reservation is what others have.
+        if at + slices <= address_map::committed()
+            && let Some(run) = arena::take_exactly(at, slices)
+        {
+            return Some(run);
         }
         low = index / CHUNK_SLICES + 1;
     }

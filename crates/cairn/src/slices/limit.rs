@@ -251,9 +251,10 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     COME.store(0, Ordering::Relaxed);
     let come = if let Why::Growth(bytes) = why { bytes } else { 0 };
     let touched = counted.saturating_sub(come);
-    let most = usize::try_from(found.limit).unwrap_or(usize::MAX).max(GROUP_LEAST);
+    let own = usize::try_from(found.limit).unwrap_or(usize::MAX);
+    let most = own.max(GROUP_LEAST);
     let used = usize::try_from(found.used).unwrap_or(usize::MAX);
-    let has_files = is_far_from(most, used.saturating_add(come));
+    let has_files = is_far_from(own, used.saturating_add(come));
     // What it has of files goes by itself.
     let files = if has_files { None } else { group.and_then(Group::files) };
     let used = used.saturating_sub(usize::try_from(files.unwrap_or(0)).unwrap_or(usize::MAX));
@@ -301,12 +302,13 @@ impl Turn {
 }
 
 /// So many bytes are taken that were not there, and so many that count already; how many of both the group may not have yet.
-pub(crate) fn note_taken(bytes: usize, reused: usize) -> usize {
+pub(crate) fn note_taken(counted: usize, bytes: usize, reused: usize) -> usize {
     let hollow = SEEN.load(Ordering::Relaxed).cast_signed().min(0).unsigned_abs();
-    let untouched = bytes + reused.min(hollow);
+    // Only where the group would be near its limit with all that counts: within one of the process's own nothing else counts.
+    let reused = if part(group_most(), counted) < ALL { reused.min(hollow) } else { 0 };
     TAKEN.fetch_add(bytes, Ordering::Relaxed);
-    COME.fetch_add(untouched, Ordering::Relaxed);
-    untouched
+    COME.fetch_add(bytes + reused, Ordering::Relaxed);
+    bytes + reused
 }
 
 /// Whether the last purge was for nothing; how often the next rest is doubled.

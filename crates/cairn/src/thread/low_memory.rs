@@ -118,9 +118,8 @@ pub(crate) fn wait() -> bool {
 
 /// In a forked child, before it has a second thread.
 pub(crate) fn settle_in_child() {
-    CALL.settle_in_child();
     // If another thread was registering one, the child does without.
-    if IS_REGISTERING.swap(false, Ordering::Relaxed) {
+    if CALL.settle_in_child() && IS_REGISTERING.swap(false, Ordering::Relaxed) {
         *CALL.lock() = NO_CALL;
     }
     if is_anothers() {

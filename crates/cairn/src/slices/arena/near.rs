@@ -164,7 +164,7 @@ pub(crate) fn after_growth(bytes: usize) {
 #[inline(never)]
 fn follow_growth(mut arena: Guard<'static, Arena>, bytes: usize, reused: usize) {
     let counted = arena.counted();
-    let untouched = limit::note_taken(bytes, reused);
+    let untouched = limit::note_taken(counted, bytes, reused);
     if limit::must_look(counted) {
         drop(arena);
         limit::look(counted, Why::Growth(untouched));

@@ -416,6 +416,13 @@ fn a_small_group_is_near_its_own_limit() {
         thread::purge::relieve();
         let after = os::settled_notices();
         assert!(after != before && !os::are_thorough(before, after));
+        // What it has of files goes by itself.
+        has(30, 25);
+        let found = limit::look(20 * MIB, Why::Watch).expect("a group");
+        assert_eq!((found.used, found.limit), (5 << 20, 32 << 20));
+        let before = os::settled_notices();
+        thread::purge::relieve();
+        assert_eq!(os::settled_notices(), before);
         std::fs::remove_dir_all(&folder).expect("the folder is there");
     });
 }
