@@ -12,6 +12,11 @@ fn is_bounded(case: &str) {
 }
 
 #[test]
+fn who_has_many_classes_and_few_blocks_holds_little() {
+    is_bounded("thin_spans");
+}
+
+#[test]
 fn a_thread_may_only_free() {
     is_bounded("one_only_frees");
 }

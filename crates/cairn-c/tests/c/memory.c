@@ -275,7 +275,40 @@ static void half_of_1024(void) { half_is_used_again(1024); }
 static void half_of_3000(void) { half_is_used_again(3000); }
 static void half_of_16384(void) { half_is_used_again(16384); }
 
+/* A block at a time of up to 60,000 bytes, of all sizes by turns. */
+static void *many_classes(void *seed)
+{
+    void **barrier = seed;
+    uint64_t state = 88172645463325252u + (uintptr_t)seed;
+    for (size_t i = 0; i < 3000; i++) {
+        size_t size = 1 + random_next(&state) % 60000;
+        char *block = malloc(size);
+        memset(block, 1, size);
+        free(block);
+    }
+    pthread_barrier_wait((pthread_barrier_t *)*barrier);
+    return NULL;
+}
+
+/* Of a span for each class little is touched: no huge pages come to lie there. */
+static void thin_spans(void)
+{
+    enum { THREADS = 30 };
+    pthread_barrier_t barrier;
+    void *threads[THREADS], *seeds[THREADS];
+    CHECK(pthread_barrier_init(&barrier, NULL, THREADS) == 0, "a barrier");
+    size_t before = resident_kib();
+    for (size_t i = 0; i < THREADS; i++) {
+        seeds[i] = &barrier;
+        threads[i] = started(many_classes, &seeds[i]);
+    }
+    for (size_t i = 0; i < THREADS; i++) joined(threads[i]);
+    size_t most = status_kib("VmHWM:");
+    CHECK(most < before + 40 * KIB, "%zu KiB before, %zu at most", before, most);
+}
+
 static const struct test_case cases[] = {
+    {"thin_spans", thin_spans},
     {"one_only_frees", one_only_frees},
     {"some_only_allocate", some_only_allocate},
     {"chain_of_small", chain_of_small},

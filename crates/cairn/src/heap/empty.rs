@@ -97,7 +97,7 @@ impl Heap {
             return None;
         }
         self.ahead.take().or_else(|| {
-            let (run, count) = arena::take_row(shares::in_use())?;
+            let (run, count) = arena::take_row()?;
             if count > 1 {
                 self.ahead.set(run.index + 1, count - 1);
             }

@@ -16,7 +16,6 @@ pub(crate) use hardened::{Care, Nurse};
 use super::{Large, owned::Runs};
 use crate::base::{
     AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, Ordering, SLICE_SIZE, SizeClass, Stack,
-    shares,
 };
 use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
@@ -163,7 +162,7 @@ fn make() -> Option<&'static Large> {
     if all.is_null() {
         all = make_metadata()?;
     }
-    let Some(run) = arena::take_for_nurseries(shares::in_use()) else {
+    let Some(run) = arena::take_for_nurseries() else {
         // SAFETY: nobody else's.
         unsafe { POOL.lock().unused.push(all) };
         return None;

@@ -65,12 +65,13 @@ pub(crate) const GROW_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 64);
 pub(crate) const GROW_MAX: usize = in_shuttle((64 << 20) / SLICE_SIZE, 64);
 
 /// Slices in use from which on a heap is backed by huge pages as it grows: 16 MiB, so that one of them is an eighth of
-/// it at most. With many that take spans it is a huge page for each. Half of it gains nothing; with twice of it
+/// it at most. Half of it gains nothing; with twice of it
 /// `phase-change` takes 62 ms instead of 50, `free-only` 177 instead of 92, and peaks are 0 to 5 % lower.
 pub(crate) const HUGE_MIN: usize = in_shuttle((16 << 20) / SLICE_SIZE, 4);
-/// Slices of the front that each heap fills with small pages: a huge page's. A chain of 50 threads holds 54 MiB
-/// without that, where its bound is 52. Half, twice: not tried.
-pub(crate) const HUGE_PER_HEAP: usize = in_shuttle(os::HUGE_PAGE / SLICE_SIZE, 0);
+/// No huge pages where more than so manieth a part of what is in use may be spans of which little is touched: 30 threads with a
+/// block of up to 60 KB each hold 18 MiB, not 63 to 165. With half or twice of it the same; `phase-change` and `free-only`
+/// take as long.
+pub(crate) const THIN_SHARE: usize = in_shuttle(4, 1);
 /// Slices of spans that have been taken in a row and make the front dense: a huge page's. Half, twice: not tried.
 pub(crate) const DENSE_MIN: usize = in_shuttle(os::HUGE_PAGE / SLICE_SIZE, 2);
 

@@ -12,7 +12,7 @@ use crate::base::bits::pieces;
 use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, Guard};
 use crate::slices::fences::{Fence, Fences, Taken};
-use crate::slices::tuning::{DENSE_MIN, GROW_MAX, HUGE_MIN, HUGE_PER_HEAP};
+use crate::slices::tuning::{DENSE_MIN, GROW_MAX, HUGE_MIN, THIN_SHARE};
 
 /// Slices in the frame of a huge page.
 pub(super) const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
@@ -38,7 +38,8 @@ pub(super) fn back_by_huge_page(
 
 impl Arena {
     /// Spans of `slices` have been taken: the front of the reservation gets denser.
-    pub(super) fn note_span(&mut self, slices: usize) {
+    pub(super) fn note_span(&mut self, slices: usize, thin: usize) {
+        self.thin = (self.thin + 2 * thin).saturating_sub(slices).min(self.used());
         self.dense = (self.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
         self.taken = self.taken.wrapping_add(slices);
     }
@@ -48,14 +49,12 @@ impl Arena {
         self.dense = self.dense.saturating_sub(4 * slices);
     }
 
-    /// Whether a span of `slices` at `index` lies where all is filled soon. `users` take spans: each
-    /// leaves some of its own untouched, so that the first part of the reservation is not dense.
-    pub(super) fn is_dense(&self, index: usize, slices: usize, users: usize) -> bool {
+    /// Whether a span of `slices` at `index` lies where all is filled soon.
+    pub(super) fn is_dense(&self, index: usize, slices: usize) -> bool {
         // The longest, which are filled bit by bit, in larger heaps only.
         let least = if slices < RUNS[2] { HUGE_MIN } else { 4 * HUGE_MIN };
-        let front = least.max(users * HUGE_PER_HEAP);
         let end = if self.dense >= DENSE_MIN { usize::MAX } else { self.sparse_from() };
-        (front..end).contains(&index)
+        (least..end).contains(&index) && self.thin <= self.used() / THIN_SHARE
     }
 
     /// Where a huge page is to be put before `slices` from `index` on are taken: into the frame of one

@@ -76,6 +76,8 @@ pub(crate) struct Arena {
     bursts: Bursts,
     /// Slices taken for small spans, less four times those of large blocks that may stay empty.
     dense: usize,
+    /// Slices of thin spans, less those of others: at most what is in use.
+    thin: usize,
     /// Slices that have been taken for spans, ever.
     taken: usize,
 }
@@ -117,29 +119,29 @@ pub(crate) enum Memory {
     Written,
 }
 
-/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. `users`
-/// take spans: each leaves some of its own untouched.
-pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
-    take_up_to(slices, slices, users, Taken::ForSpan).map(|(run, _)| run)
+/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. Of a heap's first span of a class
+/// all is `thin`: who has many classes, and few blocks, touches little.
+pub(crate) fn take_span(slices: usize, thin: usize) -> Option<Run> {
+    take_up_to(slices, slices, thin, Taken::ForSpan).map(|(run, _)| run)
 }
 
 /// Takes a slice for nurseries: as for a span, with the guard that it has for them already.
-pub(crate) fn take_for_nurseries(users: usize) -> Option<Run> {
-    take_up_to(1, 1, users, Taken::ForNurseries).map(|(run, _)| run)
+pub(crate) fn take_for_nurseries() -> Option<Run> {
+    take_up_to(1, 1, 0, Taken::ForNurseries).map(|(run, _)| run)
 }
 
 /// Takes a slice for a span; with those behind it, `AHEAD` in all, if the lowest free slice begins such a row and it is clean:
 /// what is dirty, or lies between others, is taken one by one, and where a limit counts what nobody uses. How many they are.
-pub(crate) fn take_row(users: usize) -> Option<(Run, usize)> {
+pub(crate) fn take_row() -> Option<(Run, usize)> {
     let most = if limit::hard() > 0 { 1 } else { AHEAD };
-    take_up_to(most, 1, users, Taken::ForSpan)
+    take_up_to(most, 1, 0, Taken::ForSpan)
 }
 
 /// Takes `most` clean slices, a power of two, or `slices`.
-fn take_up_to(most: usize, slices: usize, users: usize, taken: Taken) -> Option<(Run, usize)> {
+fn take_up_to(most: usize, slices: usize, thin: usize, taken: Taken) -> Option<(Run, usize)> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
-    arena.note_span(slices);
+    arena.note_span(slices, thin);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let bits = arena.bits(chunk);
@@ -154,9 +156,9 @@ fn take_up_to(most: usize, slices: usize, users: usize, taken: Taken) -> Option<
                 continue;
             }
             // A row is for short spans, and keeps no huge page away.
-            let dense = arena.is_dense(index, slices, users);
+            let dense = arena.is_dense(index, slices);
             let Some(unit) = arena.unit_for_huge_page(index, count, dense) else {
-                arena.note_span(count - slices);
+                arena.note_span(count - slices, 0);
                 return Some((take_at(arena, index, count, taken)?, count));
             };
             arena = back_by_huge_page(arena, unit);
@@ -280,8 +282,7 @@ pub(crate) fn counts() -> Counts {
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
 pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
-    let end = address_map::committed().div_ceil(CHUNK_SLICES);
-    for chunk in 0..end {
+    for chunk in 0..address_map::committed().div_ceil(CHUNK_SLICES) {
         let mut dirty = ARENA.lock().bits(chunk).dirty;
         while dirty != 0 {
             let at = dirty.trailing_zeros() as usize;
@@ -474,23 +475,22 @@ impl Arena {
 pub(crate) fn check() {
     let arena = ARENA.lock();
     let (mut free, mut dirty) = (0, 0);
-    let end = address_map::committed().div_ceil(CHUNK_SLICES);
-    for chunk in 0..end {
-        let (b, place) = (arena.bits(chunk), chunk);
+    for chunk in 0..address_map::committed().div_ceil(CHUNK_SLICES) {
+        let b = arena.bits(chunk);
         free += b.free.count_ones() as usize;
         dirty += b.dirty.count_ones() as usize;
         assert_eq!((b.dirty & !b.free, b.written & !b.dirty), (0, 0));
         for lane in 0..RUNS.len() {
-            assert_eq!(arena.tree.has(lane, place), aligned_runs(b.free, lane) != 0);
+            assert_eq!(arena.tree.has(lane, chunk), aligned_runs(b.free, lane) != 0);
         }
-        assert_eq!(arena.tree.has(DIRTY, place), b.dirty != 0);
-        assert_eq!(arena.tree.has(HEADS, place), b.heads != 0);
-        assert_eq!(arena.tree.has(WHOLE, place & !1), arena.is_whole(chunk));
+        assert_eq!(arena.tree.has(DIRTY, chunk), b.dirty != 0);
+        assert_eq!(arena.tree.has(HEADS, chunk), b.heads != 0);
+        assert_eq!(arena.tree.has(WHOLE, chunk & !1), arena.is_whole(chunk));
         let tail = b.free.leading_ones() as usize;
         let end = (chunk + 1) * CHUNK_SLICES;
         let last = if tail > 0 { arena.run_end(end - tail, RUN_MAX) - (end - tail) } else { 0 };
         let longest = longest_run(b.free).max(last.min(RUN_MAX));
-        assert!(usize::from(arena.tree.longest(place)) >= longest);
+        assert!(usize::from(arena.tree.longest(chunk)) >= longest);
     }
     assert_eq!((free, dirty), (arena.free, arena.dirty));
 }
