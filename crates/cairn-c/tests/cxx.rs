@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[test]
 fn every_form_of_new_goes_with_every_form_of_delete() {
     passes("cxx.cpp", "every_form");
+    passes("cxx.cpp", "smaller_sizes");
 }
 
 #[test]

@@ -339,7 +339,17 @@ static void exceptions_in_threads()
     for (auto &thread : threads) thread.join();
 }
 
+/* By the size of a base without a virtual destructor. Hardened, that is a misuse. */
+static void smaller_sizes()
+{
+    if (getenv("TEST_IS_HARDENED")) return;
+    const size_t sizes[][2] = {{28, 16}, {1100, 1016}, {70 * KIB, 8}, {200 * KIB, 100 * KIB}, {40 * MIB, 1}};
+    for (auto [size, named] : sizes)
+        for (int i = 0; i < 3; i++) ::operator delete(::operator new(size), named);
+}
+
 static const struct test_case cases[] = {
+    {"smaller_sizes", smaller_sizes},
     {"every_form", every_form},
     {"one_heap_with_malloc", one_heap_with_malloc},
     {"without_handler", without_handler},

@@ -21,7 +21,7 @@ int main()
     give_back(allocate(64));
     ::operator delete(block, std::size_t{64});
 #else
-    ::operator delete(block, std::size_t{32});
+    ::operator delete(block, std::size_t{640});
 #endif
     return 0;
 }
