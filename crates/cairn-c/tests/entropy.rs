@@ -23,15 +23,15 @@ struct Quantity {
 #[expect(clippy::reversed_empty_ranges, reason = "an empty range is what is meant")]
 const NONE: RangeInclusive<u32> = 1..=0;
 
-/// As docs/design/layout.md says: the window begins at one of 2^25 multiples of 2 MiB, its metadata at a multiple of
+/// As docs/design/layout.md says: the window begins at one of 2^24 multiples of 2 MiB, its metadata at a multiple of
 /// 64 KiB. The bits about 2^32 of the metadata's address are not claimed: no heap may stand at a multiple of that.
 const QUANTITIES: [Quantity; 10] = [
-    Quantity { name: "window", random: 21..=45 },
-    Quantity { name: "metadata", random: 34..=45 },
+    Quantity { name: "window", random: 21..=44 },
+    Quantity { name: "metadata", random: 34..=44 },
     Quantity { name: "metadata-low-half", random: 16..=27 },
     Quantity { name: "metadata-from-window", random: 16..=29 },
     Quantity { name: "key", random: 0..=47 },
-    Quantity { name: "block", random: 21..=45 },
+    Quantity { name: "block", random: 21..=44 },
     Quantity { name: "block-from-window", random: NONE },
     Quantity { name: "next-block-from-block", random: NONE },
     Quantity { name: "freed-block-back-first", random: NONE },

@@ -56,8 +56,8 @@ const fn front_of(size: usize) -> usize {
 /// Reserves `size` bytes and their front, at a multiple of 2 MiB; null on failure.
 fn reserve_at_random(size: usize) -> *mut u8 {
     let whole = front_of(size) + size;
-    // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
-    let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
+    // Far from where programs, libraries and stacks are put, and CLISP its heap, or in what 39 bits reach.
+    let (low, room) = if size >= 1024 * GIB { (48 * size, 32 * size) } else { (size, 6 * size) };
     let place = low + random(0, room / PLACE) * PLACE;
     let p = os::reserve(core::ptr::without_provenance_mut(place), whole, Overcommit::Granted);
     if p.is_null() || p.addr().is_multiple_of(PLACE) {
