@@ -177,7 +177,7 @@ static void free_aligned_sized_wrong(void)
 
 static void delete_of_another_size(void)
 {
-    _ZdlPvm(announced(_Znwm(64)), 32);
+    _ZdlPvm(announced(_Znwm(64)), 320);
 }
 
 static void delete_of_another_alignment(void)
