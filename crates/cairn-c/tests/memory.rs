@@ -14,6 +14,7 @@ fn is_bounded(case: &str) {
 #[test]
 fn who_has_many_classes_and_few_blocks_holds_little() {
     is_bounded("thin_spans");
+    is_bounded("thin_small_spans");
 }
 
 #[test]

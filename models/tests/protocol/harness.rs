@@ -116,7 +116,7 @@ type Made = (*mut Span, usize, Vec<Sent<*mut Block>>);
 /// handed out; it, its index and those blocks.
 pub(crate) fn span(class: SizeClass, used: usize) -> Made {
     assert!(address_map::exists() || reservation::init());
-    let run = arena::take_span(class.span_slices(), 0).expect("the reservation has room");
+    let run = arena::take_span(class.span_slices()).expect("the reservation has room");
     // SAFETY: the run is ours, and then the span.
     let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
     // SAFETY: the span is ours.

@@ -304,10 +304,36 @@ static void thin_spans(void)
     }
     for (size_t i = 0; i < THREADS; i++) joined(threads[i]);
     size_t most = status_kib("VmHWM:");
-    CHECK(most < before + 40 * KIB, "%zu KiB before, %zu at most", before, most);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE) / KIB;
+    CHECK(most < before + 10 * KIB * page, "%zu KiB before, %zu at most", before, most);
+}
+
+/* The same with small classes, and threads that wait for each other. */
+static void *small_classes(void *barrier)
+{
+    for (size_t i = 0; i < 50; i++) {
+        for (size_t size = 16; size <= 192; size += 16) free(memset(malloc(size), 1, size));
+        for (size_t size = 1200; size <= 3000; size += 600) free(memset(malloc(size), 1, size));
+    }
+    pthread_barrier_wait(barrier);
+    return NULL;
+}
+
+static void thin_small_spans(void)
+{
+    enum { THREADS = 200 };
+    pthread_barrier_t barrier;
+    void *threads[THREADS];
+    CHECK(pthread_barrier_init(&barrier, NULL, THREADS) == 0, "a barrier");
+    size_t before = resident_kib();
+    for (size_t i = 0; i < THREADS; i++) threads[i] = started(small_classes, &barrier);
+    for (size_t i = 0; i < THREADS; i++) joined(threads[i]);
+    size_t most = status_kib("VmHWM:"), page = (size_t)sysconf(_SC_PAGESIZE) / KIB;
+    CHECK(most < before + 12 * KIB * page, "%zu KiB before, %zu at most", before, most);
 }
 
 static const struct test_case cases[] = {
+    {"thin_small_spans", thin_small_spans},
     {"thin_spans", thin_spans},
     {"one_only_frees", one_only_frees},
     {"some_only_allocate", some_only_allocate},

@@ -296,9 +296,8 @@ impl Heap {
         if slice.is_some() {
             return slice;
         }
-        let thin = if self.active[class.index()].is_null() { slices } else { 0 };
         let anywhere =
-            || Partitions::take(self.partition, slices).or_else(|| arena::take_span(slices, thin));
+            || Partitions::take(self.partition, slices).or_else(|| arena::take_span(slices));
         if self.member.of.is_null() { anywhere() } else { self.member.take_run(slices, anywhere) }
     }
 

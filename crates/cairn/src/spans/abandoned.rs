@@ -6,11 +6,13 @@
 //! Story: docs/design/remote-frees.md
 
 use crate::base::{AtomicUsize, CLASS_COUNT, Ordering, SizeClass, fence};
-use crate::map::{FreeList, OWNER_ABANDONED, address_map, heads_from};
+use crate::map::{END, FreeList, OWNER_ABANDONED, address_map, heads_from};
 use crate::os::Lock;
 use crate::spans::aside::{Step, thinner};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
+use crate::spans::thin::recount;
+use crate::store::{Known, Live};
 
 struct AbandonedSpans {
     spans: Lock<SpanList>,
@@ -267,4 +269,20 @@ pub(crate) fn settle_in_child() {
 #[cfg(test)]
 pub(crate) fn hold(class: SizeClass) -> impl Drop {
     ABANDONED[class.index()].spans.lock()
+}
+
+impl Span {
+    /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
+    /// are pending. Those that only its lists knew stay lost.
+    #[inline(never)]
+    pub(crate) fn forget_lists(&mut self) {
+        let blocks = self.layout().blocks;
+        // SAFETY: the caller's span.
+        unsafe { Live::forget(self.base(), self.layout().slices.into()) };
+        self.forget_aside();
+        self.local_free = END;
+        self.carved = recount(self.class(), self.carved, blocks);
+        self.set_used(u32::from(blocks), 0);
+        self.clear_event();
+    }
 }

@@ -14,6 +14,7 @@ mod grace;
 mod holes;
 pub(crate) mod span;
 mod span_list;
+mod thin;
 mod thinning;
 mod tuning;
 pub(crate) mod waiting;

@@ -19,6 +19,7 @@ use crate::map::{
 };
 use crate::os;
 use crate::slices::{Fence, Fences, Leave, Memory, Partitions, Taken, arena};
+use crate::spans::thin::{self, recount};
 use crate::spans::tuning::HEIRS;
 use crate::spans::waiting;
 use crate::store::{Known, Live};
@@ -119,6 +120,7 @@ impl Span {
                 flags: if zero { ZERO } else { 0 },
                 ..core::mem::zeroed()
             });
+            thin::begin(class);
             Live::begin(address_map::slice_address(index), c);
             Fences::put(index, c.slices.into(), Taken::ForSpan);
             address_map::describe(index, c.slices as usize, span.cast(), owner, class);
@@ -161,6 +163,7 @@ impl Span {
     pub(crate) fn let_go(&mut self) -> usize {
         debug_assert_eq!(self.used(), 0);
         self.forget_aside();
+        self.carved = recount(self.class(), self.carved, self.layout().blocks);
         let index = self.index();
         address_map::set_owner(index, self.layout().slices as usize, OWNER_NONE);
         index
@@ -182,6 +185,7 @@ impl Span {
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
     pub(crate) fn destroy(&mut self) {
         self.forget_aside();
+        self.carved = recount(self.class(), self.carved, self.layout().blocks);
         let (index, slices) = (self.index(), self.layout().slices as usize);
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);
@@ -268,20 +272,6 @@ impl Span {
     /// Whether it stands in its heap's list of full spans.
     pub(crate) fn is_full(&self) -> bool {
         self.flags & FULL != 0
-    }
-
-    /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
-    /// are pending. Those that only its lists knew stay lost.
-    #[inline(never)]
-    pub(crate) fn forget_lists(&mut self) {
-        let blocks = self.layout().blocks;
-        // SAFETY: the caller's span.
-        unsafe { Live::forget(self.base(), self.layout().slices.into()) };
-        self.forget_aside();
-        self.local_free = END;
-        self.carved = blocks;
-        self.set_used(u32::from(blocks), 0);
-        self.flags &= !FULL;
     }
 
     /// The word through which others free.

@@ -50,7 +50,6 @@ pub(super) struct Model {
     pub(super) is_regretted: bool,
     /// Slices of small spans, less four times those of large blocks that may stay empty.
     pub(super) dense: usize,
-    pub(super) thin: usize,
 }
 
 impl Model {
@@ -59,9 +58,9 @@ impl Model {
         // However slow they are here, huge pages are wanted.
         os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
         let slices = Vec::new();
-        let (held, dense, thin, purged, allowed) = (Vec::new(), 0, 0, 0, 0);
+        let (held, dense, purged, allowed) = (Vec::new(), 0, 0, 0);
         let (given, regrets, is_regretted) = (None, 0, false);
-        Model { slices, held, purged, allowed, given, regrets, is_regretted, dense, thin }
+        Model { slices, held, purged, allowed, given, regrets, is_regretted, dense }
     }
 
     pub(super) fn is_free(&self, index: usize, len: usize) -> bool {
@@ -99,17 +98,15 @@ impl Model {
 
     /// Takes a span, and checks that it is the right run; its index.
     pub(super) fn take_span(&mut self, len: usize) -> usize {
-        self.take_span_thin(len, 0)
-    }
-
-    /// The same of which so many slices are thin.
-    pub(super) fn take_span_thin(&mut self, len: usize, thin: usize) -> usize {
         let least = if len < 32 { HUGE_MIN } else { 4 * HUGE_MIN };
-        self.thin = (self.thin + 2 * thin).saturating_sub(len).min(self.count(Used));
         self.dense = (self.dense + len % 32).min(8 * UNIT);
         let end = if self.dense >= UNIT { usize::MAX } else { self.sparse_from() };
-        let place = if self.thin <= self.count(Used) / 4 { least..end } else { 0..0 };
-        let run = arena::take_span(len, thin).expect("there is memory");
+        let place = if arena::THIN.0.load(Ordering::Relaxed) <= self.count(Used) / 4 {
+            least..end
+        } else {
+            0..0
+        };
+        let run = arena::take_span(len).expect("there is memory");
         self.take(run, len, len, 0, place)
     }
 
@@ -364,7 +361,7 @@ fn spans_have_three_lengths() {
     alone(|| {
         assert!(thread::start());
         for len in [0, 2, 3, 5, 31, 33, 64] {
-            assert!(arena::take_span(len, 0).is_none());
+            assert!(arena::take_span(len).is_none());
         }
         assert!(!arena::in_debt());
         assert_eq!(arena::purge_all(), 0);

@@ -69,7 +69,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
             for class in SizeClass::all() {
                 let layout = class.layout();
                 let size = layout.size as usize;
-                let run = arena::take_span(layout.slices as usize, 0).expect("there is memory");
+                let run = arena::take_span(layout.slices as usize).expect("there is memory");
                 // SAFETY: made of a run of its own; one reference.
                 let span = unsafe { &mut *Span::create(run.index, run.zero, class, TAG) };
                 let mut live = Vec::new();
@@ -241,7 +241,7 @@ fn what_has_come_back_goes_again() {
         for class in SizeClass::all() {
             let layout = class.layout();
             let (size, blocks) = (layout.size as usize, usize::from(layout.blocks));
-            let run = arena::take_span(layout.slices as usize, 0).expect("there is memory");
+            let run = arena::take_span(layout.slices as usize).expect("there is memory");
             // SAFETY: made of a run of its own; one reference.
             let span = unsafe { &mut *Span::create(run.index, run.zero, class, TAG) };
             let mut left = [0; 2];

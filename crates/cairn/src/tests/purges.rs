@@ -8,6 +8,7 @@ use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, fault};
 use crate::slices::{Memory, Use, arena, reservation};
 use crate::{check, thread};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::vec::Vec;
 
@@ -429,14 +430,14 @@ fn a_dense_heap_gets_huge_pages() {
     alone(|| {
         let mut model = Model::new();
         while model.count(Used) < HUGE_MIN {
-            model.take_span_thin(4, 4);
-            assert_eq!(model.resident(), 0);
-        }
-        // Who has many classes, and few blocks, touches little of each span.
-        while 4 * (model.thin - 4) > model.count(Used) {
             model.take_span(4);
             assert_eq!(model.resident(), 0);
         }
+        // Who has many classes, and few blocks, touches little of each span.
+        arena::THIN.0.store(model.count(Used), Ordering::Relaxed);
+        (0..UNIT / 2).for_each(|_| _ = model.take_span(4));
+        assert_eq!(model.resident(), 0);
+        arena::THIN.0.store(0, Ordering::Relaxed);
         // At the next room of one.
         let mut huge = model.take_span(4);
         while model.resident() == 0 {

@@ -21,7 +21,7 @@ const TAG: u32 = 0x7000;
 fn span_of(size: usize) -> &'static mut Span {
     assert!(thread::start());
     let class = class_of(filling(size));
-    let run = arena::take_span(class.span_slices(), 0).expect("there is memory");
+    let run = arena::take_span(class.span_slices()).expect("there is memory");
     // SAFETY: made of a run of its own; these tests hold on to one reference.
     unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
 }

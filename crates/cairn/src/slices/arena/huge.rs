@@ -7,12 +7,16 @@
 //! Story: docs/design/huge-pages.md
 
 use super::{ARENA, Arena, Memory, RUNS};
-use crate::base::SLICE_SIZE;
 use crate::base::bits::pieces;
+use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, Guard};
 use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::tuning::{DENSE_MIN, GROW_MAX, HUGE_MIN, THIN_SHARE};
+
+/// Slices of spans in which there are blocks that nobody has had: who has many classes, and few blocks, touches little of them.
+/// Relaxed: a measure.
+pub(crate) static THIN: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
 /// Slices in the frame of a huge page.
 pub(super) const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
@@ -38,8 +42,7 @@ pub(super) fn back_by_huge_page(
 
 impl Arena {
     /// Spans of `slices` have been taken: the front of the reservation gets denser.
-    pub(super) fn note_span(&mut self, slices: usize, thin: usize) {
-        self.thin = (self.thin + 2 * thin).saturating_sub(slices).min(self.used());
+    pub(super) fn note_span(&mut self, slices: usize) {
         self.dense = (self.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
         self.taken = self.taken.wrapping_add(slices);
     }
@@ -54,7 +57,7 @@ impl Arena {
         // The longest, which are filled bit by bit, in larger heaps only.
         let least = if slices < RUNS[2] { HUGE_MIN } else { 4 * HUGE_MIN };
         let end = if self.dense >= DENSE_MIN { usize::MAX } else { self.sparse_from() };
-        (least..end).contains(&index) && self.thin <= self.used() / THIN_SHARE
+        (least..end).contains(&index) && THIN.0.load(Ordering::Relaxed) <= self.used() / THIN_SHARE
     }
 
     /// Where a huge page is to be put before `slices` from `index` on are taken: into the frame of one

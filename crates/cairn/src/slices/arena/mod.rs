@@ -16,6 +16,7 @@ mod region_slices;
 mod runs;
 mod tree;
 
+pub(crate) use huge::THIN;
 pub(crate) use near::{after_growth, counted, follow_limits, reserve_mapped, try_reserve_mapped};
 pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
 pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, taken, tick};
@@ -76,8 +77,6 @@ pub(crate) struct Arena {
     bursts: Bursts,
     /// Slices taken for small spans, less four times those of large blocks that may stay empty.
     dense: usize,
-    /// Slices of thin spans, less those of others: at most what is in use.
-    thin: usize,
     /// Slices that have been taken for spans, ever.
     taken: usize,
 }
@@ -119,29 +118,28 @@ pub(crate) enum Memory {
     Written,
 }
 
-/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. Of a heap's first span of a class
-/// all is `thin`: who has many classes, and few blocks, touches little.
-pub(crate) fn take_span(slices: usize, thin: usize) -> Option<Run> {
-    take_up_to(slices, slices, thin, Taken::ForSpan).map(|(run, _)| run)
+/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory.
+pub(crate) fn take_span(slices: usize) -> Option<Run> {
+    take_up_to(slices, slices, Taken::ForSpan).map(|(run, _)| run)
 }
 
 /// Takes a slice for nurseries: as for a span, with the guard that it has for them already.
 pub(crate) fn take_for_nurseries() -> Option<Run> {
-    take_up_to(1, 1, 0, Taken::ForNurseries).map(|(run, _)| run)
+    take_up_to(1, 1, Taken::ForNurseries).map(|(run, _)| run)
 }
 
 /// Takes a slice for a span; with those behind it, `AHEAD` in all, if the lowest free slice begins such a row and it is clean:
 /// what is dirty, or lies between others, is taken one by one, and where a limit counts what nobody uses. How many they are.
 pub(crate) fn take_row() -> Option<(Run, usize)> {
     let most = if limit::hard() > 0 { 1 } else { AHEAD };
-    take_up_to(most, 1, 0, Taken::ForSpan)
+    take_up_to(most, 1, Taken::ForSpan)
 }
 
 /// Takes `most` clean slices, a power of two, or `slices`.
-fn take_up_to(most: usize, slices: usize, thin: usize, taken: Taken) -> Option<(Run, usize)> {
+fn take_up_to(most: usize, slices: usize, taken: Taken) -> Option<(Run, usize)> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
-    arena.note_span(slices, thin);
+    arena.note_span(slices);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let bits = arena.bits(chunk);
@@ -158,7 +156,7 @@ fn take_up_to(most: usize, slices: usize, thin: usize, taken: Taken) -> Option<(
             // A row is for short spans, and keeps no huge page away.
             let dense = arena.is_dense(index, slices);
             let Some(unit) = arena.unit_for_huge_page(index, count, dense) else {
-                arena.note_span(count - slices, 0);
+                arena.note_span(count - slices);
                 return Some((take_at(arena, index, count, taken)?, count));
             };
             arena = back_by_huge_page(arena, unit);

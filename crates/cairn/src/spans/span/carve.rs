@@ -5,7 +5,7 @@
 //! Checked: see `span`.
 //! Story: docs/design/spans.md
 
-use super::{Home, Keep, Span, ZERO};
+use super::{Home, Keep, Span, ZERO, recount};
 use crate::base::touched;
 use crate::map::{END, FreeList};
 
@@ -27,7 +27,7 @@ impl Span {
         debug_assert_eq!(self.used(), 0);
         self.local_free = END;
         self.forget_aside();
-        self.carved = 0;
+        self.carved = recount(self.class(), self.carved, 0);
         self.flags &= !ZERO;
     }
 
@@ -38,12 +38,11 @@ impl Span {
             return Carved { list: self.carve_aside(limit), zeroed: false };
         }
         touched(self);
-        let count = limit.min(self.untouched());
+        let (first, count) = (usize::from(self.carved), limit.min(self.untouched()));
         if count == 0 {
             return Carved::NONE;
         }
-        let first = usize::from(self.carved);
-        self.carved += count as u16;
+        self.carved = recount(self.class(), self.carved, self.carved + count as u16);
         let zeroed = Home::is_untouched(self, first, count);
         Carved { list: Home::hand_out_new(self, first, count), zeroed }
     }
