@@ -44,6 +44,7 @@ static CHANGES: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn set(call: Option<DeferredFree>, words: [usize; 2]) {
     let mut registered = CALL.lock();
     IS_REGISTERING.store(true, Ordering::Relaxed);
+    // Release, and below: a child that finds a part of the change finds this, and what it finds without this is whole.
     fence(Ordering::Release);
     *registered = Call { call, words };
     IS_REGISTERING.store(false, Ordering::Release);

@@ -26,6 +26,28 @@ fn span_of(size: usize) -> &'static mut Span {
     unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
 }
 
+/// A span counts as thin until its last block has been in a list, or it ends, or when all are untouched again.
+#[test]
+fn a_span_is_thin_until_all_its_blocks_have_been_had() {
+    alone(|| {
+        let thin = || arena::THIN.0.load(Ordering::Relaxed);
+        let span = span_of(2000);
+        let (slices, before) = (span.class().span_slices(), thin());
+        while span.untouched() > 0 {
+            assert_eq!(thin(), before);
+            assert!(!carved(span, 5).is_empty());
+        }
+        assert_eq!(thin(), before - slices);
+        let other = span_of(2000);
+        assert_eq!(thin(), before);
+        carved(other, 1).into_iter().for_each(|block| _ = push(other, block));
+        other.release();
+        assert_eq!(thin(), before - slices, "it has ended");
+        span_of(2000).release();
+        assert_eq!(thin(), before - slices);
+    });
+}
+
 /// The blocks of a list, in its order.
 fn blocks(list: FreeList) -> Vec<*mut Block> {
     let (mut blocks, count) = (Vec::new(), list.count as usize);

@@ -63,6 +63,7 @@ pub(crate) fn set(call: Option<LowMemory>, words: [usize; 2]) {
     let ended = {
         let mut registered = CALL.lock();
         IS_REGISTERING.store(true, Ordering::Relaxed);
+        // Release, and below: a child that finds a part of the change finds this, and what it finds without this is whole.
         fence(Ordering::Release);
         (registered.call, registered.words) = (call, words);
         IS_REGISTERING.store(false, Ordering::Release);
