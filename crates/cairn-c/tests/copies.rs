@@ -363,7 +363,10 @@ fn a_plugins_copy_does_not_obey_the_programs_variables() {
 
 /// Runs a program that is asked for an account and a profile; what the files have, by their names.
 fn written(mut command: Command, what: &str) -> BTreeMap<String, String> {
-    let folder = scratch_dir().join(format!("copies-{}", std::process::id()));
+    // Tests run side by side in one process, and each ends with the removal of its folder.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = scratch_dir().join(format!("copies-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     command.env("CAIRN_STATS", "1").env("CAIRN_STATS_FILE", folder.join("f.json"));
     command.env("CAIRN_PROFILE", folder.join("heap")).env("CAIRN_PROFILE_RATE", "64KiB");
