@@ -3,7 +3,7 @@
 #![cfg(not(feature = "hardened"))]
 
 use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class;
+use crate::base::size_class::{self, SizeClass};
 use crate::base::sync::{self, touched};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
@@ -39,22 +39,36 @@ unsafe fn made() -> (Sent<*mut Heap>, [Sent<*mut Block>; 2], usize) {
     }
 }
 
-/// Looks at a heap, as who needs a span does.
-fn look(heap: Sent<*mut Heap>) -> bool {
+/// Looks at a heap, as who needs a span does: all of it, or one of a long class.
+fn look_for(heap: Sent<*mut Heap>, wanted: Option<SizeClass>) -> bool {
     // SAFETY: heaps are never unmapped.
-    unsafe { Heap::let_go_of(heap.get(), Heap::epoch(heap.get())) }
+    unsafe { Heap::let_go_of(heap.get(), Heap::epoch(heap.get()), wanted) }
+}
+
+fn look(heap: Sent<*mut Heap>) -> bool {
+    look_for(heap, None)
 }
 
 /// A thread frees and allocates while another one looks twice, and lets go if it may; it frees the rest then.
 #[test]
 fn a_thread_comes_back_while_another_lets_go() {
-    check(HEAPS, |full| {
+    comes_back(None);
+}
+
+/// The same where the other one lets go of one class, and the heap is no emptier for it than it says.
+#[test]
+fn a_thread_comes_back_while_another_takes_a_class() {
+    comes_back(Some(size_class::class_of(BYTES)));
+}
+
+fn comes_back(wanted: Option<SizeClass>) {
+    check(HEAPS, move |full| {
         // SAFETY: the heap is one thread's at a time; each block is freed once.
         unsafe {
             let (heap, blocks, index) = made();
             // It has been looked at, and may be let go of at the next look.
-            assert!(!look(heap));
-            let others = (0..1 + u32::from(full)).map(|_| spawn(move || look(heap)));
+            assert!(!look_for(heap, wanted));
+            let others = (0..1 + u32::from(full)).map(|_| spawn(move || look_for(heap, wanted)));
             let others: Vec<_> = others.collect();
             let class = size_class::class_of(BYTES);
             {

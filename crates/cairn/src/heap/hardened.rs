@@ -10,7 +10,7 @@ use crate::base::{SLICE_SIZE, SizeClass};
 use crate::heap::Heap;
 use crate::heap::tuning::RELEASE_TICKS;
 use crate::map::Block;
-use crate::spans::{Span, SpanList};
+use crate::spans::Span;
 use crate::store::{Caches, Store};
 
 impl Heap {
@@ -26,15 +26,15 @@ impl Heap {
         unsafe { Caches::turn(&raw mut self.caches, class) }
     }
 
-    /// A full span that is to be abandoned, or null. In the hardened build the cache has none of its blocks then: only the
-    /// owner of a span may say in the table of live blocks what becomes of them.
-    pub(crate) fn full_without_held(&mut self, pick: fn(&SpanList) -> *mut Span) -> *mut Span {
+    /// A span that is to be abandoned, or null. In the hardened build the cache has none of its blocks then: only the owner of
+    /// a span may say in the table of live blocks what becomes of them.
+    pub(crate) fn without_held(&mut self, pick: impl Fn(&Heap) -> *mut Span) -> *mut Span {
         loop {
-            let span = pick(&self.full);
+            let span = pick(self);
             // SAFETY: null, or a span that this heap owns.
             let Some(held) = (unsafe { span.as_ref() }) else { return span };
             self.empty_quarantine_into(held.class(), held.base());
-            if pick(&self.full) == span {
+            if pick(self) == span {
                 return span;
             }
         }

@@ -120,28 +120,25 @@ impl Heap {
     /// Sends all batches off.
     #[inline(never)]
     pub(crate) fn flush(&mut self) {
-        for nth in 0..BATCHES {
-            let Batch { span, chain } = self.take_batch(nth);
-            if chain.list.count > 0 {
-                // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
-                unsafe { self.push(span, chain, None) };
-            }
-        }
+        // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
+        self.take_batches(|heap, Batch { span, chain }| unsafe { heap.push(span, chain, None) });
     }
 
     /// The same by another thread, also into spans of the heap's: what follows from its own frees is for its thread to do.
     pub(super) fn flush_for_others(&mut self) {
-        for nth in 0..BATCHES {
-            let Batch { span, chain } = self.take_batch(nth);
-            if chain.list.count > 0 {
-                // SAFETY: as above.
-                unsafe { send_without_heap(span, chain, None) };
-            }
-        }
+        // SAFETY: as above.
+        self.take_batches(|_, Batch { span, chain }| unsafe {
+            send_without_heap(span, chain, None)
+        });
     }
 
-    fn take_batch(&mut self, nth: usize) -> Batch {
-        core::mem::replace(&mut self.batches[nth], NO_BATCH)
+    fn take_batches(&mut self, send: impl Fn(&mut Self, Batch)) {
+        for nth in 0..BATCHES {
+            let batch = core::mem::replace(&mut self.batches[nth], NO_BATCH);
+            if batch.chain.list.count > 0 {
+                send(self, batch);
+            }
+        }
     }
 
     /// Sends a chain to its span, if that is still the one of the generation, where there may be another.

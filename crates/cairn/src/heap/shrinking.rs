@@ -97,12 +97,9 @@ impl Heap {
 
     #[inline(never)]
     fn list_oldest(&mut self, class: SizeClass) {
-        let span = self.partial[class.index()].last();
-        // SAFETY: null, or a member, which this heap owns.
-        let Some(base) = (unsafe { span.as_ref() }).map(Span::base) else { return };
-        self.empty_quarantine_into(class, base);
-        if self.partial[class.index()].last() == span {
-            // SAFETY: a member still.
+        let span = self.without_held(|heap| heap.partial[class.index()].last());
+        if !span.is_null() {
+            // SAFETY: a member, which this heap owns.
             unsafe {
                 self.remove_partial(class, span);
                 self.list_thin(span);

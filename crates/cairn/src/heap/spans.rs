@@ -72,7 +72,7 @@ impl Heap {
 
     /// Takes the oldest span out of `full`, and abandons it if it is full still.
     pub(crate) fn drop_oldest_full(&mut self) {
-        let span = self.full_without_held(SpanList::last);
+        let span = self.without_held(|heap| heap.full.last());
         if span.is_null() {
             return;
         }

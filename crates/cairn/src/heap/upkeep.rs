@@ -274,34 +274,36 @@ impl Heap {
     }
 
     /// Gives up so many spans, beside the active and empty ones; whether that is all. No batch is under way.
-    pub(super) fn abandon_spans(&mut self, most: usize) -> bool {
+    pub(super) fn abandon_spans(&mut self, mut left: usize) -> bool {
         SizeClass::all().for_each(|class| self.deactivate(class));
         self.release_in_hand();
-        let mut left = most;
         // Before `partial`: what others have just freed into goes there.
         while left > 0 && self.abandon_one_full() {
             left -= 1;
         }
         for class in SizeClass::all() {
-            while left > 0 && self.partial[class.index()].len() > 0 {
-                let spans = left.min(self.partial[class.index()].len());
-                self.collect_partial(class, spans, Then::Abandon);
-                left -= spans;
-            }
+            while self.abandon_partial(class, &mut left) {}
         }
         left > 0
     }
 
     /// Abandons one span of the full list; false if there is none.
     fn abandon_one_full(&mut self) -> bool {
-        let span = self.full_without_held(SpanList::first);
-        if !span.is_null() {
-            // SAFETY: it is in that list, and owned by this heap.
-            unsafe {
+        let span = self.without_held(|heap| heap.full.first());
+        // SAFETY: it is in that list, and owned by this heap.
+        !span.is_null()
+            && unsafe {
                 self.unlist(span);
                 self.abandon(span);
+                true
             }
-        }
-        !span.is_null()
+    }
+
+    /// Gives up so many partial spans of a class, and counts them down; whether there was any.
+    pub(super) fn abandon_partial(&mut self, class: SizeClass, left: &mut usize) -> bool {
+        let spans = self.partial[class.index()].len().min(*left);
+        self.collect_partial(class, spans, Then::Abandon);
+        *left -= spans;
+        spans > 0
     }
 }

@@ -6,7 +6,7 @@
 //! Checked: the model `presence`; tests/idle/presence.rs.
 //! Story: docs/design/heap.md
 
-use super::tuning::{AWAY_MS, REGRETS_MAX};
+use super::tuning::{AWAY_MS, AWAY_TURN_MS, REGRETS_MAX};
 use super::{now_ms, wait, wake};
 use crate::base::{
     AtomicU32, AtomicUsize, Ordering, add_at, holds, in_hardened, is_zero_at, late_fence,
@@ -18,7 +18,7 @@ use crate::base::{
 //  2. Only who has made `word` LET_GO touches the spans of another's heap, until the next store to it.
 //  3. A thread that goes on with its spans has read `word` as NEW after its store to `inside`, or has made it NEW.
 //  4. What `word` has been dated with was read from the clock after somebody had read UNDATED there: a thread that came
-//     inside `AWAY_MS` later has seen that, and one that was inside before has been seen.
+//     inside milliseconds later has seen that, and one that was inside before has been seen.
 // 4 is time's and not the memory model's: a store is seen within microseconds. In the models both sides have a fence.
 
 /// Nobody has looked since the thread was inside.
@@ -153,9 +153,10 @@ impl Presence {
         self.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Looks whether its thread has been away for long. If it has, its spans are the caller's until `let_go`, which gets this
-    /// date.
-    pub(crate) fn is_left(&self) -> Option<u32> {
+    /// Looks whether its thread has been away for long, or for a turn of others on its processor. If it has, its spans are the
+    /// caller's until `let_go`, which gets this date.
+    pub(crate) fn is_left(&self, for_a_turn: bool) -> Option<u32> {
+        let away = || if for_a_turn { AWAY_TURN_MS } else { patience() };
         // Relaxed here and below, up to the last look: guesses.
         if self.inside.load(Ordering::Relaxed) != 0 {
             return None;
@@ -168,7 +169,7 @@ impl Presence {
                 }
                 None
             }
-            _ if word < DATED || is_empty(word) || age(word) < patience() => None,
+            _ if word < DATED || is_empty(word) || age(word) < away() => None,
             _ => {
                 late_fence();
                 // Acquire: of the thread's last leave.

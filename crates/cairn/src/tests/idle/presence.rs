@@ -29,7 +29,7 @@ fn slices(blocks: &[*mut u8]) -> HashSet<usize> {
 fn let_go(heap: *mut Heap) {
     let begun = Instant::now();
     // SAFETY: a thread's heap, which is never unmapped.
-    while !unsafe { Heap::let_go_of(heap, Heap::epoch(heap)) } {
+    while !unsafe { Heap::let_go_of(heap, Heap::epoch(heap), None) } {
         assert!(begun.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -118,6 +118,46 @@ fn a_short_span_in_hand_is_none_for_long_ones() {
         assert!(row(SIZE).spans > 1, "none is in hand");
         mine.into_iter().for_each(free);
         other.leaves();
+        check();
+    });
+}
+
+/// Threads swap long blocks, and more of them are awake than there are processors: what others have freed to one that is away
+/// serves them long before all that it has does. Its other spans stay.
+#[test]
+fn long_spans_of_a_class_go_after_a_turn() {
+    const LONG: [usize; 2] = [6000, 20_000];
+    alone(|| {
+        let other = Other::new();
+        let [theirs, kept] = LONG.map(|size| other.allocates(size, 64));
+        let tag = other.does(my_tag);
+        let at = other.does(|| thread::own().expect("it has one").expose_provenance());
+        let heap = core::ptr::with_exposed_provenance_mut::<Heap>(at);
+        let class = size_class::class_of(LONG[0]);
+        // SAFETY: a thread's heap, which is never unmapped.
+        let look = || unsafe { Heap::let_go_of(heap, Heap::epoch(heap), Some(class)) };
+        let owned = |blocks: &[*mut u8]| blocks.iter().filter(|&&b| owner(b) == tag).count();
+        let kept_before = owned(&kept);
+        assert!(owned(&theirs) > 0 && kept_before > 0);
+        assert!(!look(), "it has just been there");
+        let begun = Instant::now();
+        while !look() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!look(), "there is nothing more of that class");
+        assert_eq!((owned(&theirs), owned(&kept)), (0, kept_before));
+        // All that it has goes by the same date.
+        let_go(heap);
+        assert_eq!(owned(&kept), 0);
+        other.frees(&theirs);
+        other.frees(&kept);
+        let again = other.allocates(LONG[0], 64);
+        other.frees(&again);
+        other.does(check);
+        other.leaves();
+        purge();
+        assert_eq!(Stats::take().sum(|row| row.in_use), 0);
         check();
     });
 }
@@ -226,7 +266,7 @@ fn a_thread_at_work_keeps_its_spans() {
         let at = other.does(|| thread::own().expect("it has one").expose_provenance());
         let heap = move || core::ptr::with_exposed_provenance_mut::<Heap>(at);
         // SAFETY: a thread's heap, which is never unmapped.
-        let look = move || unsafe { Heap::let_go_of(heap(), Heap::epoch(heap())) };
+        let look = move || unsafe { Heap::let_go_of(heap(), Heap::epoch(heap()), None) };
         let looks = move || {
             (0..40).any(|_| {
                 std::thread::sleep(Duration::from_millis(5));

@@ -411,7 +411,7 @@ pub(crate) fn let_go_of_others() {
     let epoch = EPOCH.load(Ordering::Relaxed);
     for heap in all() {
         // SAFETY: made.
-        while unsafe { Heap::let_go_of(heap, epoch) } {}
+        while unsafe { Heap::let_go_of(heap, epoch, None) } {}
     }
 }
 
