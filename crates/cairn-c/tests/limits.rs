@@ -46,6 +46,18 @@ fn what_is_free_serves_large_blocks_in_a_shortage() {
 }
 
 #[test]
+fn what_is_free_serves_aligned_blocks_in_a_shortage() {
+    for loading in EVERYWHERE {
+        for (case, mib) in [("aligned_serves", 512), ("aligned_serves_far_away", 400)] {
+            let Some(program) = Program::build("limits.c", loading) else { continue };
+            let mut command = program.command(&[case]);
+            limit(&mut command, libc::RLIMIT_AS, mib * MIB);
+            run(command).assert_quiet_success(&format!("{case}, {loading:?}"));
+        }
+    }
+}
+
+#[test]
 fn locked_memory_is_only_what_is_used() {
     if !is_root() && skipped("only root may lock this much") {
         return;

@@ -236,8 +236,63 @@ static void freed_serves(void)
         fill(block, 40 * MIB, 7);
         block = realloc(block, count / 2 * MIB);
         CHECK(block != NULL && holds(block, 40 * MIB, 7), "40 MiB do not grow to %zu of %zu", count / 2, count);
+        /* There is no such room beside it. */
+        block = realloc(block, count * 7 / 10 * MIB);
+        CHECK(block != NULL && holds(block, 40 * MIB, 7), "%zu MiB do not grow to 7/10 of %zu", count / 2, count);
         free(block);
     }
+}
+
+/* Uses up the address space. */
+static void use_all(void)
+{
+    for (size_t size = 64 * MIB; size >= 4 * KIB; size /= 2)
+        while (mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) continue;
+}
+
+/* Aligned blocks that are not written to have a place of their own, but go where others have been before there is none. */
+static void aligned_serves(void)
+{
+    static void *blocks[100];
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        CHECK(posix_memalign(&blocks[i], 2 * MIB, 2 * MIB) == 0, "%zu blocks", i);
+        memset(blocks[i], 1, 2 * MIB);
+    }
+    for (size_t i = 0; i < COUNT_OF(blocks); i += 2) free(blocks[i]);
+    use_all();
+    for (size_t i = 0; i < COUNT_OF(blocks); i += 2)
+        CHECK(posix_memalign(&blocks[i], 2 * MIB, 2 * MIB) == 0, "of 50 places %zu", i / 2);
+}
+
+/* However many runs are long enough, and lie wrongly. */
+static void aligned_serves_far_away(void)
+{
+    enum { COUNT = 80 };
+    const size_t long_enough = MIB + 256 * KIB;
+    static char *runs[COUNT], *between[COUNT];
+    void *place, *again;
+    size_t wrong = 0;
+    for (size_t i = 0; i < COUNT; i++) {
+        runs[i] = malloc(long_enough - 16 * KIB);
+        between[i] = malloc(128 * KIB + i % 7 * 64 * KIB);
+        CHECK(runs[i] && between[i], "%zu runs", i);
+        memset(runs[i], 1, long_enough - 16 * KIB);
+    }
+    CHECK(posix_memalign(&place, MIB, MIB) == 0, "the place");
+    memset(place, 1, MIB);
+    CHECK(malloc(128 * KIB) != NULL, "what keeps it apart");
+    for (size_t i = 0; i < COUNT; i++) {
+        uintptr_t start = (uintptr_t)runs[i] & ~(uintptr_t)(64 * KIB - 1), aligned = (start + MIB - 1) & ~(uintptr_t)(MIB - 1);
+        if (aligned + MIB <= start + long_enough + 64 * KIB) continue;
+        free(runs[i]);
+        wrong++;
+    }
+    CHECK(wrong > 20, "%zu of %d lie wrongly", wrong, COUNT);
+    free(place);
+    use_all();
+    /* Of what is free, the longer runs go to blocks without such an alignment. */
+    while (malloc(2 * MIB) != NULL) continue;
+    CHECK(posix_memalign(&again, MIB, MIB) == 0, "behind %zu others", wrong);
 }
 
 /* What is reserved but not used must not be brought in. */
@@ -333,6 +388,8 @@ static const struct test_case cases[] = {
     {"shortage_in_threads", shortage_in_threads},
     {"threads_start_in_a_shortage", threads_start_in_a_shortage},
     {"freed_serves", freed_serves},
+    {"aligned_serves", aligned_serves},
+    {"aligned_serves_far_away", aligned_serves_far_away},
     {"locked", locked},
     {"locks_what_comes", locks_what_comes},
     {"few_mappings", few_mappings},

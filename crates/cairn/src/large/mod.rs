@@ -58,7 +58,9 @@ use crate::base::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, CANARY_BYTES, MEDIUM_MAX, Ordering, SLICE_SIZE,
     SizeClass,
 };
-use crate::large::tuning::{AS_USED_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX};
+use crate::large::tuning::{
+    ALIGNED_LOOKS, AS_USED_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX,
+};
 use crate::map::{Bit, OWNER_LARGE, OWNER_NONE, Slot, address_map, region};
 use crate::os;
 use crate::slices::{Memory, Use, arena, limit};
@@ -132,8 +134,8 @@ pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
     if got.block.is_null() {
         let used = if filled { Use::Filled } else { Use::Sparse };
         got = mapping::allocate(size, [align, at], used);
-        // The system has no more: what is free has been mapped, and stays.
-        if got.block.is_null() && !is_run && align <= RUN_ALIGN_MAX {
+        // The system has no more: what is free has been mapped, and stays, wherever it is.
+        if got.block.is_null() && align <= RUN_ALIGN_MAX {
             got = allocate_free_run(size, [align, at]);
         }
     }
@@ -155,7 +157,7 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
     let colour = if colourable { colour_room(in_slice + size) } else { 0 };
     let slices = run_slices(in_slice + size, colour);
     let (lead, place) = ((align / SLICE_SIZE).saturating_sub(1), [align, at - in_slice]);
-    let exact = if lead > 0 { take_free(slices, place, used) } else { None };
+    let exact = if lead > 0 { take_free(slices, place, used, ALIGNED_LOOKS) } else { None };
     let is_exact = exact.is_some();
     let Some(run) = exact.or_else(|| arena::take_run(slices + lead, used)) else {
         return Allocated::NONE;
@@ -333,7 +335,8 @@ fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
 #[cold]
 pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let large = at(p)?;
-    let most = if arena::maps_apart() { EXTEND_MAX } else { usize::MAX };
+    // In its place it needs less than beside it.
+    let most = if arena::maps_apart() && fits(size) { EXTEND_MAX } else { usize::MAX };
     if large.resize(size, most) {
         return Some(p);
     }
@@ -350,10 +353,18 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             free(p, "realloc");
             grown(usable);
             return Some(new);
+        } else if large.resize(size, usize::MAX) {
+            // The system has no more.
+            return Some(p);
         }
     }
     grown(usable);
     None
+}
+
+/// Whether so much may come beside all that counts.
+fn fits(bytes: usize) -> bool {
+    limit::hard() == 0 || arena::counted().saturating_add(bytes) <= limit::hard()
 }
 
 /// Bytes to allocate for a block that had `has`, is to have `size`, and is copied: who grows by small steps, beside others that do,
@@ -362,8 +373,7 @@ pub(crate) fn with_room(size: usize, has: usize) -> usize {
     let is_step = has > MEDIUM_MAX && has < size && size - has <= has / 8 && size < MOVE_MIN;
     let room = size + size / 8;
     // Nothing goes for it, and nobody is told.
-    let fits = || limit::hard() == 0 || arena::counted().saturating_add(room) <= limit::hard();
-    if is_step && fits() { room } else { size }
+    if is_step && fits(room) { room } else { size }
 }
 
 /// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span

@@ -7,7 +7,7 @@
 //! Story: docs/design/purging.md
 
 use crate::base::nearness::{ALL, NEAR_PART, beyond, faded, is_far_from, near, part};
-use crate::base::{Apart, AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::base::{Apart, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::os::{self, Group};
 
 /// After a purge near a limit none is made for so many times the processor time that it took: 1 % of a core.
@@ -62,8 +62,8 @@ static NEAR: AtomicBool = AtomicBool::new(false);
 /// Nobody has told the program of it yet.
 static PENDING: AtomicBool = AtomicBool::new(false);
 
-/// Somebody looks at the group.
-static LOOKING: AtomicBool = AtomicBool::new(false);
+/// So many look at the group, or wait for their turn.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
 
 /// As a soft limit: none, and nobody asks the group.
 pub(crate) const NO_GROUP: usize = usize::MAX;
@@ -214,13 +214,14 @@ pub(crate) enum Why {
 /// Looks at the group, unless more has come and somebody does already; what it has, but for files where they matter, and may have.
 #[inline(never)]
 pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
-    // Who needs memory does not wait for another's look; who comes once in a delay does.
-    let is_waiting = !matches!(why, Why::Growth(_));
-    if get()[0] == NO_GROUP || LOOKING.swap(true, Ordering::Relaxed) && !is_waiting {
+    if get()[0] == NO_GROUP {
         return None;
     }
-    let found = follow_group(counted, why);
-    LOOKING.store(false, Ordering::Relaxed);
+    // Who needs memory does not wait for another's look; who comes once in a delay does.
+    let goes = LOOKING.fetch_add(1, Ordering::Relaxed) == 0 || !matches!(why, Why::Growth(_));
+    let found = if goes { follow_group(counted, why) } else { None };
+    // A fork in a signal's handler may have come in between.
+    let _ = LOOKING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     judge_watch();
     found
 }
@@ -363,6 +364,6 @@ pub(crate) fn settle_in_child() {
     Group::forget_in_child();
     LOOK_AT.store(if get()[0] == NO_GROUP { usize::MAX } else { LOOK_FROM }, Ordering::Relaxed);
     judge_watch();
-    LOOKING.store(false, Ordering::Relaxed);
+    LOOKING.store(0, Ordering::Relaxed);
     NEXT_NS.store(0, Ordering::Relaxed);
 }

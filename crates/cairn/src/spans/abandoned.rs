@@ -281,7 +281,7 @@ impl Span {
         unsafe { Live::forget(self.base(), self.layout().slices.into()) };
         self.forget_aside();
         self.local_free = END;
-        self.carved = recount(self.class(), self.carved, blocks);
+        self.carved = recount(self.index(), self.class(), self.carved, blocks);
         self.set_used(u32::from(blocks), 0);
         self.clear_event();
     }

@@ -120,7 +120,7 @@ impl Span {
                 flags: if zero { ZERO } else { 0 },
                 ..core::mem::zeroed()
             });
-            thin::begin(class);
+            thin::begin(index, class);
             Live::begin(address_map::slice_address(index), c);
             Fences::put(index, c.slices.into(), Taken::ForSpan);
             address_map::describe(index, c.slices as usize, span.cast(), owner, class);
@@ -163,7 +163,7 @@ impl Span {
     pub(crate) fn let_go(&mut self) -> usize {
         debug_assert_eq!(self.used(), 0);
         self.forget_aside();
-        self.carved = recount(self.class(), self.carved, self.layout().blocks);
+        self.carved = recount(self.index(), self.class(), self.carved, self.layout().blocks);
         let index = self.index();
         address_map::set_owner(index, self.layout().slices as usize, OWNER_NONE);
         index
@@ -185,7 +185,7 @@ impl Span {
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
     pub(crate) fn destroy(&mut self) {
         self.forget_aside();
-        self.carved = recount(self.class(), self.carved, self.layout().blocks);
+        self.carved = recount(self.index(), self.class(), self.carved, self.layout().blocks);
         let (index, slices) = (self.index(), self.layout().slices as usize);
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);

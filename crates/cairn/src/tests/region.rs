@@ -9,6 +9,7 @@ use crate::closed::regions;
 use crate::heap::handle;
 use crate::map::region::{self, Grower};
 use crate::map::{Block, END, address_map};
+use crate::slices::arena;
 use crate::thread::search;
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
@@ -174,6 +175,27 @@ fn a_heap_stays_in_its_region() {
                 assert!(region.end());
                 assert!(!region::holds(memory.start));
             }
+        });
+    });
+}
+
+/// Spans there say nothing of the reservation, which has huge pages or not.
+#[test]
+fn spans_of_regions_do_not_count_as_thin() {
+    with_regions(|| {
+        alone(|| {
+            let (memory, region) = Fenced::with_region(16 * MIB);
+            let thin = || arena::THIN.0.load(Ordering::Relaxed);
+            free(allocate(100));
+            let before = thin();
+            let heap = Heap::in_region(region).expect("memory");
+            for size in [100, 2000, 20_000] {
+                assert!(memory.has(heap.allocate(size, 16), size));
+            }
+            assert_eq!(thin(), before);
+            heap.destroy();
+            assert_eq!(thin(), before);
+            assert!(region.end());
         });
     });
 }

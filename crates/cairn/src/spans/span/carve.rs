@@ -27,7 +27,7 @@ impl Span {
         debug_assert_eq!(self.used(), 0);
         self.local_free = END;
         self.forget_aside();
-        self.carved = recount(self.class(), self.carved, 0);
+        self.carved = recount(self.index(), self.class(), self.carved, 0);
         self.flags &= !ZERO;
     }
 
@@ -42,7 +42,7 @@ impl Span {
         if count == 0 {
             return Carved::NONE;
         }
-        self.carved = recount(self.class(), self.carved, self.carved + count as u16);
+        self.carved = recount(self.index(), self.class(), self.carved, self.carved + count as u16);
         let zeroed = Home::is_untouched(self, first, count);
         Carved { list: Home::hand_out_new(self, first, count), zeroed }
     }

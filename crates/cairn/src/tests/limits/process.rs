@@ -483,7 +483,7 @@ fn files_do_not_count_near_a_limit() {
 }
 
 /// A group that takes its time: what it has is read from a pipe, and comes when what is called here has been under way for a while.
-fn slow_group() -> (PathBuf, impl FnOnce(&mut dyn FnMut())) {
+fn slow_group() -> (PathBuf, impl Fn(&mut dyn FnMut())) {
     use std::io::Write;
     let folder = std::env::temp_dir().join(std::format!("cairn-fifo-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -535,6 +535,31 @@ fn growth_waits_for_no_look() {
             });
         });
         assert!(is_over && looks.join().expect("no panic"));
+        std::fs::remove_dir_all(&folder).expect("the folder is there");
+    });
+}
+
+/// Nor for two of them, which take turns: the end of the first is not the end of both.
+#[test]
+fn growth_waits_for_no_look_that_has_waited() {
+    alone(|| {
+        let (folder, answer) = slow_group();
+        let looks = |why| std::thread::spawn(move || limit::look(20 * MIB, why).is_some());
+        let (first, mut second) = (looks(Why::Watch), None);
+        answer(&mut || {
+            second = Some(looks(Why::Time));
+            sleep_ms(200);
+        });
+        first.join().expect("no panic");
+        let mut is_over = false;
+        answer(&mut || {
+            let grows = looks(Why::Growth(1));
+            is_over = (0..50).any(|_| {
+                sleep_ms(100);
+                grows.is_finished()
+            });
+        });
+        assert!(is_over && second.expect("it was called").join().expect("no panic"));
         std::fs::remove_dir_all(&folder).expect("the folder is there");
     });
 }
