@@ -36,7 +36,7 @@ fn a_chain_of_parked_threads_keeps_little() {
     is_bounded("chain_of_one_medium_size");
 }
 
-/// The same with sizes up to 4 KiB, 64 KiB and 1 MiB: four, fifteen and twenty times the live set.
+/// The same with sizes up to 4 KiB, 64 KiB and 1 MiB: 2.7, 6 and 6 times the live set (glibc 17, snmalloc 56; tcmalloc 2 to 2.6).
 #[test]
 #[ignore = "a parked thread keeps a span of each class it has used, all of it freed by others"]
 fn a_chain_of_parked_threads_keeps_little_of_many_classes() {
