@@ -57,6 +57,17 @@ fn what_is_free_serves_aligned_blocks_in_a_shortage() {
     }
 }
 
+/// With little address space asked for, none is reserved ahead.
+#[test]
+fn a_limit_on_address_space_may_come_later() {
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("limits.c", loading) else { continue };
+        let mut command = program.command(&["limited_later"]);
+        command.env("CAIRN_ADDRESS_SPACE", "128MiB");
+        run(command).assert_quiet_success(&format!("{loading:?}"));
+    }
+}
+
 #[test]
 fn locked_memory_is_only_what_is_used() {
     if !is_root() && skipped("only root may lock this much") {

@@ -44,6 +44,18 @@ static void works(void)
     free(large);
 }
 
+/* The limit comes later, and is less than what is reserved otherwise: vsftpd does so. */
+static void limited_later(void)
+{
+    workload(NULL);
+    lower(RLIMIT_AS, 200 * MIB);
+    CHECK(mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED, "no MiB");
+    workload(NULL);
+    void *large = malloc(20 * MIB);
+    CHECK(large != NULL, "20 MiB");
+    free(large);
+}
+
 /* The same with stacks small enough for a limit on data. */
 static void data_works(void)
 {
@@ -381,6 +393,7 @@ static void few_mappings(void)
 
 static const struct test_case cases[] = {
     {"works", works},
+    {"limited_later", limited_later},
     {"data_works", data_works},
     {"little_room", little_room},
     {"address_space_shortage", address_space_shortage},

@@ -21,6 +21,8 @@ use crate::store::{Behind, Canary, Known, Live};
 const GIB: usize = 1 << 30;
 /// No reservation is larger.
 pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
+/// Where slices are mapped as they are needed, there are addresses for so many at least.
+const WITHIN_MIN: usize = 32 << 20;
 /// What the program wants it to be at most.
 static MOST: AtomicUsize = AtomicUsize::new(LADDER[0]);
 /// Whether the slices are reserved; else they are mapped as they are needed.
@@ -98,17 +100,19 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
     }
 }
 
-/// Has the reservation be of at most so many bytes, rounded down to a power of two, but of the smallest size at least. It
-/// counts if nothing has been allocated yet.
+/// Has the reservation be of at most so many bytes, rounded down to a power of two: 256 MiB at least. With less, 32 MiB at least,
+/// nothing but its metadata is reserved, and what is needed is mapped then. It counts if nothing has been allocated yet.
 pub fn set_address_space(bytes: usize) {
-    let least = LADDER[LADDER.len() - 1];
     // Relaxed: read by the thread that makes the reservation; whoever is earlier makes it larger.
-    MOST.store(1 << bytes.clamp(least, LADDER[0]).ilog2(), Ordering::Relaxed);
+    MOST.store(1 << bytes.clamp(WITHIN_MIN, LADDER[0]).ilog2(), Ordering::Relaxed);
 }
 
 /// Makes the reservation. False if there is no address space for it.
 pub(crate) fn init() -> bool {
     let most = MOST.load(Ordering::Relaxed);
+    if !LADDER.iter().any(|&size| size <= most) {
+        return init_within(most);
+    }
     // Whether it has been made; None if there is no room for it.
     let make = |size: usize| {
         let front = reserve_at_random(size);
@@ -132,16 +136,13 @@ pub(crate) fn init() -> bool {
 /// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
 /// room behind it. Slices are mapped as they are needed.
 fn init_within(limit: usize) -> bool {
-    let size = limit.clamp(32 << 20, LADDER[0]).next_power_of_two();
+    let size = limit.clamp(WITHIN_MIN, LADDER[0]).next_power_of_two();
     let bytes = layout_of(size).bytes;
     for attempt in 0..8 {
         let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
         let place = place_of(front, size);
-        let got = os::reserve(
-            core::ptr::without_provenance_mut(front + place),
-            bytes,
-            Overcommit::Granted,
-        );
+        let at = core::ptr::without_provenance_mut(front + place);
+        let got = os::reserve(at, bytes, Overcommit::Granted);
         if got.addr() == front + place {
             return install(got.wrapping_sub(place), size, Reserved::Metadata);
         }
