@@ -31,6 +31,12 @@ fn allocations_fail_at_the_hard_limit() {
 }
 
 #[test]
+fn what_cannot_be_had_is_refused_at_once() {
+    let limit = [("CAIRN_MEMORY_LIMIT", "4G")];
+    in_environment("memory_limits.c", "refuses", &limit, Outcome::assert_quiet_success);
+}
+
+#[test]
 fn a_forked_child_has_the_limit_too() {
     in_environment("memory_limits.c", "child_stops", &LIMIT, Outcome::assert_quiet_success);
 }

@@ -192,7 +192,25 @@ static void lives(void)
     empty(count);
 }
 
+/* What cannot be had is refused at once, however much is free: a cache that evicts when it is would wait else. */
+static void refuses(void)
+{
+    enum { BLOCKS = 256, TURNS = 200 };
+    static void *blocks[BLOCKS];
+    for (size_t i = 0; i < BLOCKS; i++) CHECK((blocks[i] = malloc(15 * MIB)) != NULL, "%zu", i);
+    for (size_t i = 0; i < BLOCKS; i++) free(blocks[i]);
+    malloc_trim(0);
+    CHECK(malloc((size_t)3584 * MIB) != NULL, "most of it");
+    alarm(60);
+    for (int turn = 0; turn < TURNS; turn++) {
+        void *block = NULL;
+        CHECK(malloc(600 * MIB) == NULL, "turn %d", turn);
+        CHECK(posix_memalign(&block, 2 * MIB, 600 * MIB) == ENOMEM, "turn %d", turn);
+    }
+}
+
 static const struct test_case cases[] = {
+    {"refuses", refuses},
     {"stops", stops},
     {"child_stops", child_stops},
     {"calls", calls},

@@ -52,7 +52,7 @@ pub(crate) use {
 pub(crate) use colours::COLOUR_STEP;
 use colours::{COLOURS, colour_room, next_colour};
 use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};
-use free_runs::{allocate_free_run, before_aligned, take_free};
+use free_runs::{Look, allocate_free_run, before_aligned, take_free};
 
 use crate::base::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, CANARY_BYTES, MEDIUM_MAX, Ordering, SLICE_SIZE,
@@ -157,7 +157,7 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
     let colour = if colourable { colour_room(in_slice + size) } else { 0 };
     let slices = run_slices(in_slice + size, colour);
     let (lead, place) = ((align / SLICE_SIZE).saturating_sub(1), [align, at - in_slice]);
-    let exact = if lead > 0 { take_free(slices, place, used, ALIGNED_LOOKS) } else { None };
+    let exact = if lead > 0 { take_free(slices, place, used, Look::Few) } else { None };
     let is_exact = exact.is_some();
     let Some(run) = exact.or_else(|| arena::take_run(slices + lead, used)) else {
         return Allocated::NONE;

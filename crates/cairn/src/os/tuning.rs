@@ -43,14 +43,14 @@ pub(crate) const TURN_LOOK_MS: usize = 1;
 /// A thread that has not been at work on its spans for so many milliseconds loses them to one that needs some. Where more
 /// threads run than there are processors, each is away while others run: `larson` with 64 threads on two takes 1.3 to 1.7 of
 /// the time with half of it, before the doubling below, and 1.0 to 1.3 with twice of it (0.9 to 1.4).
-/// With assertions 10, so that long tests let go often; but not in the unit tests, whose threads wait for each other and count on
+/// With assertions 20, so that long tests let go often; but not in the unit tests, whose threads wait for each other and count on
 /// what they keep.
 pub(crate) const AWAY_MS: u32 =
-    in_loom(in_shuttle(if cfg!(debug_assertions) && !cfg!(test) { 10 } else { 100 }, 0), 0);
+    in_loom(in_shuttle(if cfg!(debug_assertions) && !cfg!(test) { 20 } else { 100 }, 0), 0);
 /// The same for spans of one long class, by one that needs such: more than a tick of the coarse clock, which may last 10. With
 /// half and twice of it 30 threads on two processors that swap blocks of up to 60 KB hold 0.87 and 1.12 of the memory.
 pub(crate) const AWAY_TURN_MS: u32 =
-    in_loom(in_shuttle(if cfg!(debug_assertions) && !cfg!(test) { 5 } else { 20 }, 0), 0);
+    in_loom(in_shuttle(if cfg!(debug_assertions) && !cfg!(test) { 11 } else { 20 }, 0), 0);
 /// So often at most that time doubles, where threads come back that soon after they have lost theirs. With half and twice of
 /// it `larson` with 64 threads takes 0.92 and 0.95 of the time, which is noise.
 pub(crate) const REGRETS_MAX: u32 = 6;
