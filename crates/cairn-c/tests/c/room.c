@@ -104,9 +104,29 @@ static void fill_free_fill(void)
     thin_out(old, 0);
 }
 
+/* Rounds of blocks a little longer each time, of which one in 50 is kept for a round: when they get to the next size class,
+ * what is free around those is of no use to them. */
+static void thins_and_grows(void)
+{
+    enum { BLOCKS = 2500, KEPT = BLOCKS / 50, ROUNDS = 16 };
+    static char *blocks[BLOCKS], *kept[KEPT];
+    for (size_t round = 0; round < ROUNDS; round++) {
+        const size_t size = 40001 + round * 97;
+        for (size_t i = 0; i < BLOCKS; i++) {
+            CHECK((blocks[i] = malloc(size)) != NULL, "round %zu", round);
+            memset(blocks[i], 1, size);
+        }
+        for (size_t i = 0; i < BLOCKS; i++) {
+            if (i % 50 != 0) free(blocks[i]);
+            else free(kept[i / 50]), kept[i / 50] = blocks[i];
+        }
+    }
+}
+
 static const struct test_case cases[] = {
     {"usable", usable},
     {"fill_free_fill", fill_free_fill},
+    {"thins_and_grows", thins_and_grows},
 };
 
 int main(int argc, char **argv)

@@ -98,9 +98,7 @@ impl Heap {
         }
         self.ahead.take().or_else(|| {
             let (run, count) = arena::take_row()?;
-            if count > 1 {
-                self.ahead.set(run.index + 1, count - 1);
-            }
+            self.ahead.set(run.index + 1, count - 1);
             Some(run)
         })
     }

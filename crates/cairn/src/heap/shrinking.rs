@@ -15,7 +15,7 @@ use crate::spans::{
     SettingAside, Span, SpanList, Step, THIN_AFTER, THIN_QUEUE, abandoned, note_thinned, waiting,
 };
 use crate::store::{Caches, Store};
-use crate::{map::address_map, os, slices::arena};
+use crate::{map::address_map, os, slices::arena, slices::limit};
 
 impl Heap {
     /// An event of a partial span in which blocks are still in use.
@@ -36,9 +36,10 @@ impl Heap {
     }
 
     /// Looks at the next few spans of `partial`: those go in which others have freed all that was in use. In a quiet
-    /// heap free pages of the others go, too.
+    /// heap, and near a limit, free pages of the others go, too.
     pub(super) fn sweep(&mut self) {
-        let makes_holes = self.quiet > HOLES_AFTER && !self.is_shared() && !arena::keeps();
+        let is_time = self.quiet > HOLES_AFTER || limit::is_near();
+        let makes_holes = is_time && !self.is_shared() && !arena::keeps();
         let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP_SPANS {
             // Blocks in a cache are in no hole.
