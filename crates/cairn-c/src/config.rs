@@ -148,7 +148,8 @@ extern "C" fn start() {
     if stats::is_wanted() || wishes.profile {
         report::note_stderr();
         destination::note_copy();
-        if report::see_forks() && stats::is_wanted() && stats::file().is_empty() {
+        // Also for a file that cannot be made in the end.
+        if report::see_forks() {
             report::keep_stderr();
         }
     }

@@ -43,11 +43,13 @@ pub(crate) struct Output {
     bytes: [u8; 512],
     len: usize,
     descriptor: c_int,
+    /// Something was not taken.
+    is_cut: bool,
 }
 
 impl Output {
     fn to(descriptor: c_int) -> Self {
-        Self { bytes: [0; 512], len: 0, descriptor }
+        Self { bytes: [0; 512], len: 0, descriptor, is_cut: false }
     }
 
     /// Writes to standard error.
@@ -83,8 +85,8 @@ impl Output {
     }
 
     fn flush(&mut self) {
-        // There is nobody to tell about a failure.
-        cairn::write_all(self.descriptor, self.bytes.get(..self.len).unwrap_or(&[]));
+        let bytes = self.bytes.get(..self.len).unwrap_or(&[]);
+        self.is_cut |= !cairn::write_all(self.descriptor, bytes);
         self.len = 0;
     }
 }
@@ -99,9 +101,12 @@ impl Write for Output {
 impl Drop for Output {
     fn drop(&mut self) {
         self.flush();
-        // The second one of standard error has perhaps more to take.
+        // The second one of standard error has perhaps more to take. That it takes nothing there is nobody to tell.
         if self.descriptor != STDERR && self.descriptor != KEPT.load(Ordering::Relaxed) {
             close(self.descriptor);
+            if self.is_cut {
+                warn_at_end(format_args!("a file is not whole; is the disk full?"));
+            }
         }
     }
 }
@@ -191,10 +196,16 @@ fn first_stderr() -> File {
 /// seen: whoever reads a pipe to its end must not wait for children.
 pub(crate) fn keep_stderr() {
     /// Beyond those that programs, shells among them, count on.
-    const LEAST: usize = 100;
-    // SAFETY: the call takes numbers.
-    let kept = unsafe { call(libc::SYS_fcntl, STDERR, [libc::F_DUPFD_CLOEXEC as usize, LEAST, 0]) };
-    KEPT.store(kept as c_int, Ordering::Relaxed);
+    const LEAST: [usize; 2] = [100, 10];
+    let keep = |least| {
+        // SAFETY: the call takes numbers.
+        let kept =
+            unsafe { call(libc::SYS_fcntl, STDERR, [libc::F_DUPFD_CLOEXEC as usize, least, 0]) };
+        KEPT.store(kept as c_int, Ordering::Relaxed);
+        kept >= 0
+    };
+    // Where fewer are allowed, one of the first.
+    let _ = LEAST.into_iter().any(keep);
 }
 
 /// The descriptor, unless the program has closed it and may use the number for another file.

@@ -247,6 +247,25 @@ fn a_program_that_closes_standard_error_has_one_too() {
     for (what, outcome) in outcomes("closes_standard_error", &[STATS]) {
         assert_eq!(accounts(&outcome.stderr), 1, "{what}");
     }
+    // Nor does it miss that a file could not be made, where few descriptors are allowed.
+    let absent = [("CAIRN_STATS_FILE", "/absent/account"), ("CAIRN_PROFILE", "/absent/profile")];
+    for (what, mut command) in commands("closes_standard_error", &[STATS, absent[0], absent[1]]) {
+        limit(&mut command, libc::RLIMIT_NOFILE, 20);
+        let outcome = run(command);
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+        for (_, path) in absent {
+            assert!(outcome.stderr.contains(path), "{what}: {}", outcome.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    for name in ["CAIRN_STATS_FILE", "CAIRN_PROFILE"] {
+        for (what, outcome) in outcomes("hold", &[STATS, (name, "/dev/full")]) {
+            assert!(outcome.stderr.contains("is the disk full?"), "{what}: {}", outcome.stderr);
+        }
+    }
 }
 
 /// Neither a reader that has gone nor a limit on files, each of which has its signal, changes how the process ends.
@@ -286,7 +305,7 @@ fn no_data_is_taken_for_standard_error() {
     let absent = ("CAIRN_STATS_FILE", "/absent/account");
     for (case, settings, in_file, in_stderr) in [
         ("puts_data_in_its_place", &[STATS][..], 0, 1),
-        ("puts_data_in_its_place", &[STATS, absent], 0, 0),
+        ("puts_data_in_its_place", &[STATS, absent], 0, 1),
         ("puts_data_in_the_place_of_both", &[STATS], 0, 0),
         ("puts_a_log_in_its_place", &[STATS], 1, 0),
         ("puts_a_socket_in_its_place", &[STATS], 0, 1),

@@ -58,9 +58,7 @@ use crate::base::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, CANARY_BYTES, MEDIUM_MAX, Ordering, SLICE_SIZE,
     SizeClass,
 };
-use crate::large::tuning::{
-    ALIGNED_LOOKS, AS_USED_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX,
-};
+use crate::large::tuning::{AS_USED_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX};
 use crate::map::{Bit, OWNER_LARGE, OWNER_NONE, Slot, address_map, region};
 use crate::os;
 use crate::slices::{Memory, Use, arena, limit};
