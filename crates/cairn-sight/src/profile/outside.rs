@@ -285,14 +285,18 @@ impl Spans<'_> {
         let span = self.known.entry(near).or_insert_with(|| span(memory, header, near - 1));
         match *span {
             Some([size, ..]) if size != weighed => whole,
-            Some([size, ..]) if size >= page => (size.div_ceil(page) * page) as f64,
-            Some([size, blocks, used]) => {
-                let beside = (page / size - 1) * used.min(blocks);
-                (page * blocks / (blocks + beside)) as f64
-            }
+            Some([size, blocks, used]) => shared(page, size, blocks, used) as f64,
             None => whole,
         }
     }
+}
+
+/// Bytes of the pages that a block touches, on average over the blocks of a span, divided by how much is in use on them.
+fn shared(page: u64, size: u64, blocks: u64, used: u64) -> u64 {
+    let beside = page - page.min(size & size.wrapping_neg());
+    let used_beside = beside * used.min(blocks) / blocks;
+    let touched = size + beside;
+    touched - touched * used_beside / (size + used_beside)
 }
 
 /// The span of a slice.
@@ -316,7 +320,25 @@ fn span(memory: &dyn Memory, header: &Header, index: u32) -> Option<[u64; 3]> {
 
 #[cfg(test)]
 mod tests {
-    use super::Allocated;
+    use super::{Allocated, shared};
+
+    /// All blocks of a span keep it; one alone the pages that it touches, and none less than its own.
+    #[test]
+    fn pages_are_shared_by_what_is_in_use() {
+        const PAGE: u64 = 4096;
+        for size in (16..20_000).step_by(16).chain([1 << 16, u64::from(u32::MAX)]) {
+            let alone = shared(PAGE, size, 500, 0);
+            assert_eq!(shared(PAGE, size, 500, 500), size);
+            assert!((size.max(PAGE)..size + PAGE).contains(&alone), "{size}: {alone}");
+            let all: Vec<_> = (0..=500).map(|used| shared(PAGE, size, 500, used)).collect();
+            assert!(all.is_sorted_by(|more, less| more >= less), "{size}: {all:?}");
+        }
+        // A block of 3,072 bytes is on one page or two.
+        assert_eq!(
+            [1024, 3072, 4096, 8192].map(|size| shared(PAGE, size, 9, 0)),
+            [4096, 6144, 4096, 8192]
+        );
+    }
 
     /// 16.3 bytes and 16.7 in all are as many whole bytes, of one size one more.
     #[test]

@@ -112,8 +112,8 @@ fn find_pinned(first: usize, pinned: &mut [usize]) {
     }
 }
 
-/// Of a block in place of which a sample is: its share of its page, with as many neighbours there as its span would lead one to
-/// expect. Where the span is gone, the page is all its own. A large block keeps its pages.
+/// Of a block in place of which a sample is: the pages that it touches, shared with as many neighbours as its span would lead
+/// one to expect there. Where the span is gone, the pages are all its own. A large block keeps its pages.
 fn pages_kept(sample: &Live) -> usize {
     let page = os::page_size();
     let whole = os::round_up(sample.asked.max(1), page);
@@ -125,14 +125,15 @@ fn pages_kept(sample: &Live) -> usize {
     if owner == OWNER_NONE || owner == OWNER_LARGE || size != sample.weighed {
         return whole;
     }
-    if size >= page {
-        return os::round_up(size, page);
-    }
     // SAFETY: what has an owner has had a span, whose metadata is never unmapped; its fields may be changing.
     let (used, _) = unsafe { search::peek_span(d.slot.load(Ordering::Relaxed).cast()) };
     let blocks = usize::from(class.layout().blocks);
-    let beside = (page / size - 1) * used.min(blocks);
-    page * blocks / (blocks + beside)
+    // On its pages, on average over the blocks of a span: how much is not its own, and how much of that is in use. The pages
+    // are divided by bytes in use: with all blocks in use it keeps its own size.
+    let beside = page - page.min(size & size.wrapping_neg());
+    let used_beside = beside * used.min(blocks) / blocks;
+    let touched = size + beside;
+    touched - touched * used_beside / (size + used_beside)
 }
 
 struct Text<'a>(&'a mut dyn FnMut(&[u8]));
