@@ -413,7 +413,11 @@ fn what_is_no_profile_is_refused() {
         let file = home.file("heap", 0o644, contents);
         assert_refused(&outcome(&home, &file), 125, &[why]);
     }
-    assert_refused(&outcome(&home, Path::new("/absent")), 125, &["/absent"]);
+    for (path, why) in [("/absent", "No such file"), ("/", "Is a directory")] {
+        let output = outcome(&home, Path::new(path));
+        assert_refused(&output, 125, &[path, why]);
+        assert_eq!(text(&output.stderr).matches(why).count(), 1, "{output:?}");
+    }
 }
 
 /// Numbers that are too large, and paths that lead to what is no program.

@@ -48,7 +48,7 @@ const CALLS_MAX: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// It cannot be read.
-    #[error("{0}")]
+    #[error(transparent)]
     File(#[from] std::io::Error),
     /// It begins otherwise.
     #[error("it is no heap profile of cairn's: its first line is not `{HEAD}`")]
