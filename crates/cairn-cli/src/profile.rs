@@ -17,6 +17,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// How a core file begins.
+const ELF: &[u8] = b"\x7fELF";
 /// Rows that the table shows.
 const ROWS: usize = 20;
 /// Letters of a function's name that it shows: those of templates have hundreds.
@@ -178,20 +180,18 @@ fn read(args: &Args) -> Result<(HeapProfile, String)> {
     read_file(Path::new(&args.target))
 }
 
-/// The profile in a file.
+/// The profile in a file, which may be a pipe: it is read once.
 fn read_file(path: &Path) -> Result<(HeapProfile, String)> {
     let shown = || path.display().to_string();
-    if is_elf(path) {
+    let mut file = File::open(path).with_context(shown)?;
+    let mut start = Vec::new();
+    file.by_ref().take(ELF.len() as u64).read_to_end(&mut start).with_context(shown)?;
+    if start == ELF {
         let core = cairn_sight::profile::sampled(&Source::Core(path.to_owned()));
         return Ok((core.with_context(shown)?, " of a core file".to_owned()));
     }
-    Ok((HeapProfile::read(path).with_context(shown)?, String::new()))
-}
-
-fn is_elf(path: &Path) -> bool {
-    let mut start = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && start == *b"\x7fELF"
+    let profile = HeapProfile::read_from(start.chain(file));
+    Ok((profile.with_context(shown)?, String::new()))
 }
 
 /// What a page calls it.

@@ -6,9 +6,9 @@ mod common;
 use common::{Home, assert_refused, assert_succeeded, display, text};
 use flate2::read::GzDecoder;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const SOURCE: &str = "
 #include <stdlib.h>
@@ -418,6 +418,27 @@ fn what_is_no_profile_is_refused() {
         assert_refused(&output, 125, &[path, why]);
         assert_eq!(text(&output.stderr).matches(why).count(), 1, "{output:?}");
     }
+}
+
+/// What comes through a pipe is read once.
+#[test]
+fn a_pipe_has_a_profile() {
+    let home = Home::new();
+    let contents = b"cairn heap profile 2\nrate 1\ndropped 0\nsite 16 1 2 32 0 0\nend\n";
+    let file = home.file("heap", 0o644, contents);
+    let mut command = home.cairn();
+    let piped = |command: &mut Command| {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(contents).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let output = piped(command.args(["profile", "/dev/stdin"]));
+    assert_succeeded(&output);
+    assert_eq!(text(&output.stdout), text(&profile(&home, &[display(&file)]).stdout));
+    let page = home.path().join("page");
+    let compare = ["--html", display(&page), "--compare", "/dev/stdin"];
+    let mut command = home.cairn();
+    assert_succeeded(&piped(command.args(["profile", display(&file)]).args(compare)));
 }
 
 /// Numbers that are too large, and paths that lead to what is no program.

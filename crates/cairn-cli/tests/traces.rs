@@ -509,3 +509,25 @@ fn what_the_system_preloads_is_not_the_systems() {
     let output = output.unwrap();
     assert_refused(&output, 125, &["/libcairn-", "/etc/ld.so.preload"]);
 }
+
+/// What comes through a pipe is read once, and is no worse for that.
+#[test]
+fn a_pipe_has_a_trace() {
+    let home = Home::new();
+    assert_succeeded(&record(&home, "trace", &["ls", "/"]));
+    let cat = |file: &str| {
+        let mut cat =
+            Command::new("cat").arg(home.path().join(file)).stdout(Stdio::piped()).spawn();
+        let output = cat.as_mut().unwrap().stdout.take().unwrap();
+        let arguments = ["replay", "--json", "--runs", "2", "/dev/stdin"];
+        let output = home.cairn().args(arguments).stdin(output).output().unwrap();
+        cat.unwrap().wait().unwrap();
+        output
+    };
+    let output = cat("trace");
+    assert_succeeded(&output);
+    let through: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(through["trace"], report(&home, &["trace"])["trace"]);
+    home.file("none", 0o644, b"hello\n");
+    assert_refused(&cat("none"), 125, &["/dev/stdin: no trace"]);
+}

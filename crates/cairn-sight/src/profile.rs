@@ -184,8 +184,16 @@ impl HeapProfile {
     /// # Errors
     /// It cannot be read, or is none.
     pub fn read(path: &Path) -> Result<HeapProfile, ProfileError> {
+        HeapProfile::read_from(File::open(path)?)
+    }
+
+    /// The same of what a file has.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub fn read_from(file: impl Read) -> Result<HeapProfile, ProfileError> {
         let mut bytes = Vec::new();
-        File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         HeapProfile::parse(&bytes)
     }
 

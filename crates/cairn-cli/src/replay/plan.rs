@@ -5,10 +5,12 @@
 //! only for those before it.
 
 use super::window::{Lane, Memory, Op, Size, kind};
-use crate::trace::{Kind, Reader, What};
+use crate::trace::{self, Kind, Reader, What};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// What a trace has.
@@ -35,7 +37,8 @@ pub(super) struct Extent {
 
 /// A trace that has been looked through.
 pub(super) struct Plan {
-    path: PathBuf,
+    /// Where it is, or a copy of what came through a pipe.
+    file: File,
     memory: u64,
     pub(super) extent: Extent,
 }
@@ -43,7 +46,8 @@ pub(super) struct Plan {
 impl Plan {
     /// Looks through a trace, whose blocks may take so many bytes.
     pub(super) fn of(path: &Path, memory: u64) -> Result<Self> {
-        let mut reader = Reader::open(path, memory)?;
+        let file = rewindable(path)?;
+        let mut reader = Reader::of(file.try_clone()?, memory)?;
         let mut extent = Extent {
             program: reader.program.clone(),
             alive_before: reader.alive,
@@ -62,7 +66,7 @@ impl Plan {
         }
         extent.threads_at_once = running.len() as u32;
         extent.end_live = reader.live();
-        Ok(Self { path: path.to_owned(), memory, extent })
+        Ok(Self { file, memory, extent })
     }
 
     /// What a replay needs.
@@ -73,12 +77,28 @@ impl Plan {
 
     /// Its calls from the first on.
     pub(super) fn calls(&self) -> Result<Calls> {
+        let mut file = self.file.try_clone()?;
+        file.rewind()?;
         Ok(Calls {
-            reader: Reader::open(&self.path, self.memory)?,
+            reader: Reader::of(file, self.memory)?,
             versions: vec![0; self.size().slots as usize],
             lanes: vec![Vec::new(); self.size().lanes as usize],
         })
     }
+}
+
+/// A file that can be read from its start again. What is a pipe is copied, if it begins as a trace does.
+fn rewindable(path: &Path) -> Result<File> {
+    let mut file = File::open(path)?;
+    if file.rewind().is_ok() {
+        return Ok(file);
+    }
+    trace::check_magic(&mut file)?;
+    let mut copy = tempfile::tempfile().context("a copy of what the pipe has")?;
+    copy.write_all(trace::MAGIC)?;
+    io::copy(&mut file, &mut copy).context("a copy of what the pipe has")?;
+    copy.rewind()?;
+    Ok(copy)
 }
 
 impl Extent {

@@ -22,7 +22,7 @@ mod read;
 mod slots;
 mod write;
 
-pub(crate) use read::{Reader, What};
+pub(crate) use read::{Reader, What, check_magic};
 pub(crate) use write::Writer;
 
 /// How a file begins.

@@ -8,9 +8,7 @@ use super::slots::{BlockSlots, Slots};
 use super::{Kind, MAGIC, NAME_MAX, SIZE_MAX, tag};
 use crate::units::human;
 use anyhow::{Context, Result, bail, ensure};
-use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::path::Path;
 
 /// The window of zstd at most, as a power of two: what level 1 makes is far below.
 const WINDOW_LOG2_MAX: u32 = 23;
@@ -37,6 +35,14 @@ pub(crate) enum What {
     Ended,
 }
 
+/// Reads how a trace begins.
+pub(crate) fn check_magic(file: &mut impl Read) -> Result<()> {
+    let mut magic = [0; MAGIC.len()];
+    let is_trace = file.read_exact(&mut magic).is_ok() && magic == *MAGIC;
+    ensure!(is_trace, "no trace that `cairn record` of this version has made");
+    Ok(())
+}
+
 /// A file that is being read.
 pub(crate) struct Reader {
     input: BufReader<Box<dyn Read>>,
@@ -59,17 +65,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Opens a trace, of which at most so many bytes may be live at once.
-    pub(crate) fn open(path: &Path, most: u64) -> Result<Self> {
-        Self::of(File::open(path)?, most)
-    }
-
-    /// The same of a file's bytes.
+    /// Reads a trace from its start, of which at most so many bytes may be live at once.
     pub(crate) fn of(file: impl Read + 'static, most: u64) -> Result<Self> {
         let mut file = BufReader::new(file);
-        let mut magic = [0; MAGIC.len()];
-        let is_trace = file.read_exact(&mut magic).is_ok() && magic == *MAGIC;
-        ensure!(is_trace, "no trace that `cairn record` of this version has made");
+        check_magic(&mut file)?;
         let mut input = zstd::Decoder::with_buffer(file)?;
         input.window_log_max(WINDOW_LOG2_MAX)?;
         Self::of_contents(Box::new(input), most)
