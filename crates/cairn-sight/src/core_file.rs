@@ -51,6 +51,8 @@ pub(crate) struct Core {
     segments: Vec<Segment>,
     areas: Vec<Area>,
     page: u64,
+    /// That the file is shorter than it says.
+    pub(crate) cut_off: Option<Error>,
     /// The numbers of its threads.
     pub(crate) threads: BTreeSet<u32>,
     /// And what was in their registers.
@@ -88,9 +90,17 @@ impl Core {
         if !is_core || endian.is_little_endian() != cfg!(target_endian = "little") {
             return Err(Error::NoCore(name.clone()));
         }
+        let headers = header.e_phoff(endian).saturating_add(
+            u64::from(header.e_phentsize(endian)) * u64::from(header.e_phnum(endian)),
+        );
+        if headers > length {
+            return Err(Error::CutOff { there: length, whole: headers });
+        }
         let headers = header.program_headers(endian, &contents).map_err(damaged)?;
         let (segments, areas, threads, registers, mapped) = Default::default();
-        let mut core = Core { file, segments, areas, page: 4096, threads, registers, mapped };
+        let cut_off = cut_off(endian, headers, length);
+        let mut core =
+            Core { file, segments, areas, page: 4096, cut_off, threads, registers, mapped };
         core.add_segments(endian, headers, length)?;
         let notes = notes(endian, headers, &contents);
         core.page = notes.page.filter(|page| (4096..=1 << 16).contains(page)).unwrap_or(4096);
@@ -99,6 +109,14 @@ impl Core {
         (core.threads, core.registers) = (notes.threads, notes.registers);
         core.count_resident();
         Ok(core)
+    }
+
+    /// Why something is not found in it, if that is an error which it can be the reason of.
+    pub(crate) fn reason(&self, error: Error) -> Error {
+        match (&self.cut_off, error) {
+            (Some(cut_off), Error::Damaged(_) | Error::NoCairn { .. }) => cut_off.clone(),
+            (_, error) => error,
+        }
     }
 
     fn add_segments(
@@ -200,6 +218,19 @@ impl Core {
         let nth = self.segments.partition_point(|segment| segment.range.end <= at);
         self.segments.get(nth).filter(|segment| segment.range.start <= at)
     }
+}
+
+/// Whether a file of so many bytes ends before its segments do.
+fn cut_off(
+    endian: Endianness,
+    headers: &[ProgramHeader64<Endianness>],
+    there: u64,
+) -> Option<Error> {
+    let ends = headers
+        .iter()
+        .map(|header| header.p_offset(endian).saturating_add(header.p_filesz(endian)));
+    let whole = ends.max().filter(|&whole| whole > there)?;
+    Some(Error::CutOff { there, whole })
 }
 
 impl Memory for Core {

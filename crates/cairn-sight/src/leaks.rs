@@ -133,7 +133,9 @@ fn of_core(path: &Path) -> Result<Leaks, Error> {
     let core = Core::open(path)?;
     let found =
         symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| path.to_owned());
-    let mut leaks = search(&core, found, &core.registers, None, tell)?;
+    let leaks = search(&core, found, &core.registers, None, tell);
+    let mut leaks = leaks.map_err(|error| core.reason(error))?;
+    leaks.notes.extend(core.cut_off.as_ref().map(Error::to_string));
     if core.registers.stacks.iter().all(|&end| end == 0) {
         leaks.notes.push("the core file has no registers".to_owned());
     }

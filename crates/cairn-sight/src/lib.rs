@@ -93,6 +93,14 @@ pub enum Error {
     /// A file is no core file.
     #[error("{0} is no core file of this kind of machine")]
     NoCore(String),
+    /// A core file ends before its segments do.
+    #[error("the core file is cut off: it has {there} of {whole} bytes")]
+    CutOff {
+        /// How long it is.
+        there: u64,
+        /// How long it should be.
+        whole: u64,
+    },
     /// No file of the target leads to a header.
     #[error("no cairn in it{}", reasons(missing, stripped))]
     NoCairn {
@@ -229,10 +237,11 @@ fn inspect_core(path: &Path, look: Look<'_>) -> Result<Account, Error> {
     let core = Core::open(path)?;
     let found =
         symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| path.to_owned());
-    let (mut account, header) = account(&core, found, look)?;
+    let (mut account, header) = account(&core, found, look).map_err(|error| core.reason(error))?;
     name_threads(&mut account, &threads::heaps(&core, &header, &core.threads));
     account.advice = advice::advice(&account, &[]);
     account.notes.push("a core file: resident is what is in the file".to_owned());
+    account.notes.extend(core.cut_off.as_ref().map(Error::to_string));
     Ok(account)
 }
 

@@ -52,7 +52,7 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
             let core = Core::open(path)?;
             let place = |path: &Path, _: &Range<u64>| path.to_owned();
             let found = symbol::find(&mut symbol::Files::default(), core.areas(), place);
-            let mut profile = read(&core, found)?;
+            let mut profile = read(&core, found).map_err(|error| core.reason(error))?;
             for area in core.areas().iter().filter(|area| area.runs) {
                 let path = area.path.clone().unwrap_or_default();
                 let Range { start, end } = area.range;
