@@ -177,14 +177,7 @@ fn words(difference: &Difference, after: &Account) -> Vec<String> {
         words.push("These are two programs.".to_owned());
     }
     let [sum, through] = [&difference.totals[0], &difference.totals[1]];
-    let moved = if sum.grown < 0 { "fell" } else { "grew" };
-    words.push(format!(
-        "Resident memory {moved} by {}, from {} to {}; through cairn by {}.",
-        mib(sum.grown.saturating_abs()),
-        mib(sum.before),
-        mib(sum.after),
-        mib(through.grown)
-    ));
+    words.push(format!("Resident memory {}{}.", whole(sum), part(sum, through)));
     let held = difference.grown("blocks that the program holds");
     if is_worth(held) {
         let blocks = grown_blocks(difference, held);
@@ -215,9 +208,39 @@ fn words(difference: &Difference, after: &Account) -> Vec<String> {
         words.push(format!("What is not cairn's grew by {}: see the steps.", mib(elsewhere)));
     }
     if words.iter().all(|said| said.starts_with("Resident") || said.starts_with("These")) {
-        words.push(format!("Nothing else grew by {} or more.", mib(least)));
+        let rows = difference.steps.iter().chain(&difference.totals[1..]);
+        words.push(match rows.max_by_key(|row| row.grown).filter(|row| is_worth(row.grown)) {
+            Some(row) => {
+                format!("The largest growth is of \"{}\", by {}.", row.name, mib(row.grown))
+            }
+            None => format!("Nothing else grew by {} or more.", mib(least)),
+        });
     }
     words
+}
+
+/// How what is resident has changed.
+fn whole(sum: &Change) -> String {
+    match moved(sum.grown) {
+        Some(moved) => format!("{moved}, from {} to {}", mib(sum.before), mib(sum.after)),
+        None => format!("is the same: {}", mib(sum.after)),
+    }
+}
+
+/// And the part of it that is cairn's, unless that is the same, too.
+fn part(sum: &Change, through: &Change) -> String {
+    match (moved(sum.grown), moved(through.grown)) {
+        (None, None) => String::new(),
+        (_, Some(moved)) => format!("; through cairn it {moved}"),
+        (Some(_), None) => "; through cairn it is the same".to_owned(),
+    }
+}
+
+/// In which direction, and by how much; none: by nothing that is shown.
+fn moved(grown: i64) -> Option<String> {
+    let by = mib(grown.saturating_abs());
+    let verb = if grown < 0 { "fell" } else { "grew" };
+    (by != mib(0)).then(|| format!("{verb} by {by}"))
 }
 
 /// The blocks that have grown most: by size class, and those of their own.
@@ -322,6 +345,36 @@ mod tests {
     #[test]
     fn what_is_the_same_has_not_grown() {
         let found = difference(&account(64, 100, MIB), &account(64, 100, MIB));
-        assert_eq!(found.words[1], "Nothing else grew by 1.0 MiB or more.");
+        let said = found.words.join(" ");
+        assert_eq!(
+            said,
+            "Resident memory is the same: 11.0 MiB. Nothing else grew by 1.0 MiB or more."
+        );
+    }
+
+    #[test]
+    fn what_falls_has_no_sign_of_its_own() {
+        let found = difference(&account(64, 1 << 20, 0), &account(64, 1 << 14, 0));
+        assert_eq!(
+            found.words[0],
+            "Resident memory fell by 63.0 MiB, from 74.0 MiB to 11.0 MiB; through cairn it fell by 63.0 MiB."
+        );
+        let mut after = account(64, 1 << 14, MIB);
+        after.resident.sum = account(64, 1 << 14, 0).resident.sum;
+        let found = difference(&account(64, 1 << 14, 0), &after);
+        assert_eq!(
+            found.words[0],
+            "Resident memory is the same: 11.0 MiB; through cairn it grew by 1.0 MiB."
+        );
+    }
+
+    /// A row that grew is not denied.
+    #[test]
+    fn what_grows_elsewhere_is_not_denied() {
+        let (before, mut after) = (account(64, 1 << 14, 0), account(64, 1 << 14, 0));
+        after.steps.push(Step { name: "free slices".into(), bytes: 84 << 20 });
+        let said = difference(&before, &after).words.join(" ");
+        assert!(!said.contains("Nothing"), "{said}");
+        assert!(said.contains("The largest growth is of \"free slices\", by 84.0 MiB."), "{said}");
     }
 }
