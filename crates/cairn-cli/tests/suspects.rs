@@ -9,6 +9,7 @@ use common::page::{NARROW, WIDE, heap_page};
 use common::{Home, assert_refused, assert_succeeded, core_file, display, text};
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// 4 MiB a second that are kept, freed after 2 seconds, kept for a second and no longer, or none.
 const PROGRAMS: &[u8] = b"
@@ -154,4 +155,30 @@ fn a_while_is_told_in_words() {
     assert_refused(&look(display(&core)).output().unwrap(), 125, &["a core file does not change"]);
     drop(process);
     assert_refused(&look(&pid).output().unwrap(), 125, &["no process"]);
+}
+
+/// A process that ends while it is watched was there.
+#[test]
+fn the_end_of_a_process_is_told() {
+    let home = Home::new();
+    let source = b"#include <stdio.h>\n#include <stdlib.h>\n\
+        int main(void) { free(malloc(10)); puts(\"ready\"); fflush(stdout); getchar(); }\n";
+    let Some(program) = compiled(&home, source, &[]) else { return };
+    for arguments in [
+        &["inspect", "--seconds", "60"][..],
+        &["leaks", "--again", "3"],
+        &["top", "-i", "0.1", "--plain"],
+    ] {
+        let process = start(home.cairn().arg("run").arg(&program));
+        let pid = process.0.id().to_string();
+        let mut command = home.cairn();
+        command.args(arguments).arg(&pid).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let looks = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(process);
+        let output = looks.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        let why = format!("cairn: process {pid} has ended\n");
+        assert_eq!(text(&output.stderr), why, "{arguments:?}");
+    }
 }

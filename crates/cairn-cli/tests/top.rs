@@ -243,11 +243,12 @@ fn one_process_is_looked_into() {
     command.args(["top", "-i", "0.2", &pid(&running).to_string()]);
     let mut terminal = Terminal::start(&mut command, 24, 100);
     terminal.wait_for("1024 bytes");
+    let number = pid(&running);
     drop(running);
     terminal.wait_for("The process has ended");
     terminal.press("\x1b");
     terminal.wait_for("PROGRAM");
-    terminal.wait_for("there is no process");
+    terminal.wait_for(&format!("process {number} has ended"));
     terminal.press("\x03");
     assert_eq!(terminal.end().code(), Some(0));
 }

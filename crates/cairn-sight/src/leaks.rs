@@ -151,7 +151,9 @@ fn of_process(pid: u32, pause: Option<Duration>) -> Result<Leaks, Error> {
             Some(before)
         }
     };
-    let mut leaks = look(pid, before.as_ref(), tell)?;
+    let is_first = before.is_none();
+    let leaks = look(pid, before.as_ref(), tell);
+    let mut leaks = leaks.map_err(|error| if is_first { error } else { error.later() })?;
     let note = match before {
         Some(_) => "what is told was lost in two looks",
         None => {

@@ -76,6 +76,9 @@ pub enum Error {
     /// It has ended, or is the kernel's.
     #[error("process {0} has no memory: it has ended, or is the kernel's")]
     NoMemory(u32),
+    /// It was there at an earlier look.
+    #[error("process {0} has ended")]
+    Ended(u32),
     /// The user may not.
     #[error("not permitted to read process {0}: {1}")]
     NotPermitted(u32, String),
@@ -137,6 +140,16 @@ pub enum Error {
     Damaged(&'static str),
 }
 
+impl Error {
+    /// The same at a later look: what has been there has ended.
+    pub(crate) fn later(self) -> Error {
+        match self {
+            Error::NoProcess(pid) | Error::NoMemory(pid) => Error::Ended(pid),
+            other => other,
+        }
+    }
+}
+
 fn numbered(build: Option<&String>) -> String {
     build.map_or(String::new(), |build| format!(" (build {build})"))
 }
@@ -189,10 +202,11 @@ pub fn inspect_over(pid: u32, time: Duration) -> Result<(Account, HeapMap), Erro
     let before = Before::of(pid);
     let curve = Curve::of(pid, time)?;
     let (mut map, mut grown) = (HeapMap::default(), None);
-    let mut account = inspect_and(&Source::Process(pid), &mut |found| {
+    let account = inspect_and(&Source::Process(pid), &mut |found| {
         map = HeapMap::of(found);
         grown = before.as_ref().and_then(|before| Grown::of(found, before));
-    })?;
+    });
+    let mut account = account.map_err(Error::later)?;
     let suspects = curve.suspects(&mut grown.unwrap_or_default());
     if !suspects.is_empty() {
         // What one look supposes is known better.

@@ -111,7 +111,9 @@ impl Watch {
 
     /// Looks at this one, of which the kernel tells that.
     fn one(&mut self, pid: u32, stat: Option<&Stat>) -> Result<Glance, Error> {
-        let glance = self.look(pid, stat.ok_or(Error::NoProcess(pid))?)?;
+        let is_first = !self.known.contains_key(&pid);
+        let glance = stat.ok_or(Error::NoProcess(pid)).and_then(|stat| self.look(pid, stat));
+        let glance = glance.map_err(|error| if is_first { error } else { error.later() })?;
         let nothing = || self.known.get(&pid).map_or(Error::NoMemory(pid), Known::nothing);
         glance.ok_or_else(nothing)
     }
