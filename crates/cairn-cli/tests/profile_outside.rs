@@ -2,6 +2,7 @@
 
 mod common;
 
+use cairn_sight::profile::{HeapProfile, View};
 use common::core_file;
 use common::inspected::{Running, compiled, start};
 use common::{Home, assert_refused, assert_succeeded, display, text};
@@ -395,6 +396,43 @@ fn a_core_file_has_the_profile() {
         let output = profile(&home, "core", &[]);
         assert!(output.status.success() || output.status.code() == Some(125), "{part}");
     }
+}
+
+/// Of 20,000 blocks of 4,200 bytes in full spans each keeps its own bytes, whoever counts them.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn blocks_of_full_spans_pin_their_own_bytes() {
+    let home = Home::new();
+    let source = b"
+        #include <stdio.h>
+        #include <stdlib.h>
+        static void *kept[20000];
+        int main(void)
+        {
+            for (int i = 0; i < 20000; i++) kept[i] = malloc(4200);
+            puts(\"ready\");
+            fflush(stdout);
+            getchar();
+        }
+    ";
+    let Some(program) = compiled(&home, source, &[]) else { return };
+    let file = home.path().join("heap");
+    let options = ["--profile", display(&file), "--profile-rate", "16KiB"];
+    let mut process = start(home.cairn().arg("run").args(options).arg(program));
+    let pid = process.0.id().to_string();
+    assert_succeeded(&profile(&home, &pid, &["--seconds", "0", "--save", "outside"]));
+    drop(process.0.stdin.take());
+    process.0.wait().unwrap();
+    let each = |name: &str| {
+        let profile = HeapProfile::read(&home.path().join(name)).unwrap();
+        let [pinned, live] = [View::Pinned, View::Live].map(|view| profile.sum(view));
+        assert!((15_000.0..25_000.0).contains(&live.objects), "{name}: {}", live.objects);
+        pinned.bytes / live.objects
+    };
+    let [inside, outside] = ["heap", "outside"].map(each);
+    // It is rounded up to its size class.
+    assert!((4200.0..5600.0).contains(&inside), "{inside}");
+    assert!((inside - outside).abs() < 100.0, "{inside} is not {outside}");
 }
 
 #[test]
