@@ -19,7 +19,7 @@
 //! | [`replay`] | `cairn replay`: the same calls under several allocators |
 //! | [`trace`] | what that file is |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
-//! | [`rivals`] | what `--stats` says of allocators that a program brings along |
+//! | [`rivals`] | what is said of allocators that a program brings along |
 //! | [`units`] | how numbers of bytes are written |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
 #![no_main]

@@ -1,6 +1,6 @@
 //! Allocators that a program brings along: libraries that it is linked with, or code inside it.
 //!
-//! Owns what `cairn run --stats` says of them: which of their names cairn serves, and which stay theirs. The one
+//! Owns what `cairn run --stats` and `cairn record` say of them: which of their names cairn serves, and which stay theirs. The one
 //! idea: the loader itself is asked which libraries there will be, so that every variable and path counts, and their
 //! symbol tables say the rest. It must never be in the way: what cannot be read is left out.
 

@@ -531,3 +531,24 @@ fn a_pipe_has_a_trace() {
     home.file("none", 0o644, b"hello\n");
     assert_refused(&cat("none"), 125, &["/dev/stdin: no trace"]);
 }
+
+/// As `cairn run --stats` does it.
+#[test]
+fn a_malloc_inside_the_program_is_told() {
+    let home = Home::new();
+    let source = "
+        #include <stddef.h>
+        extern \"C\" {
+        void *__libc_malloc(size_t);
+        void __libc_free(void *);
+        void *malloc(size_t size) { return __libc_malloc(size); }
+        void free(void *block) { __libc_free(block); }
+        }
+        int main() { free(malloc(10)); }
+    ";
+    let Some(program) = compiled(&home, "g++", "own", source) else { return };
+    let output = record(&home, "trace", &[display(&program)]);
+    assert_succeeded(&output);
+    let line = "cairn: own has a malloc of its own: cairn does not serve malloc, free; see";
+    assert!(text(&output.stderr).starts_with(line), "{}", text(&output.stderr));
+}

@@ -20,7 +20,7 @@ mod signals;
 
 use crate::trace::Writer;
 use crate::units::human;
-use crate::{embedded, program, run, say};
+use crate::{embedded, program, rivals, run, say};
 use anyhow::{Context, Result, bail};
 use blocks::Blocks;
 use clap::ValueHint;
@@ -87,6 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
     let shared = Shared::new()?;
     let mut recording = Recording::begin(&args.output, args.limit)?;
     let environment = environment(&shared)?;
+    // Calls that cairn does not serve are not recorded.
+    rivals::lines(&launch.loaded, &embedded::DEFAULT, &environment).into_iter().for_each(say);
 
     let (signals_held, ends_told) = (Held::all(), EndsTold::begin());
     // SAFETY: this process has one thread, so that the child may do what it likes.
