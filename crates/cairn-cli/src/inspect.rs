@@ -93,7 +93,7 @@ fn text(account: &Account) -> Result<String> {
     let mut text = String::new();
     let target = &account.target;
     let whose = match (&target.program, target.pid) {
-        (Some(program), Some(pid)) => format!("{program}, process {pid}"),
+        (Some(program), Some(pid)) => format!("{}, process {pid}", printable(program)),
         _ => "a core file".to_owned(),
     };
     let build = if target.hardened { ", the hardened build" } else { "" };
@@ -258,7 +258,7 @@ fn name(row: &HeapRow) -> String {
 
 /// Whose it is, as far as that is known.
 fn thread(row: &HeapRow) -> String {
-    let name = row.thread_name.as_deref().unwrap_or_default();
+    let name = printable(row.thread_name.as_deref().unwrap_or_default());
     row.thread.map_or(String::new(), |thread| format!("{thread} {name}"))
 }
 

@@ -322,6 +322,33 @@ fn a_thread_with_any_name_is_counted() {
     assert_eq!(account["target"]["threads"][0], 1, "{account}");
 }
 
+/// It is told as it is where a machine reads it, and harmless where a person does.
+#[test]
+fn a_name_is_escaped_once() {
+    let home = Home::new();
+    let source = b"#include <stdio.h>\n#include <stdlib.h>\n#include <sys/prctl.h>\n#include <unistd.h>\n\
+        int main(void) { prctl(PR_SET_NAME, \"e\\033[31m\\n\\\"x\"); free(malloc(10)); puts(\"ready\"); fflush(stdout); pause(); }\n";
+    let Some(program) = compiled(&home, source, &[]) else { return };
+    let process = start(home.cairn().arg("run").arg(program));
+    let pid = process.0.id().to_string();
+    let account = account(&home, &pid);
+    assert_eq!(account["target"]["program"], "e\x1b[31m\n\"x", "{account}");
+    assert_eq!(account["heaps"][0]["thread_name"], "e\x1b[31m\n\"x", "{account}");
+    let run = |arguments: &[&str]| {
+        let output = home.cairn().args(arguments).arg(&pid).output().unwrap();
+        assert_succeeded(&output);
+        text(&output.stdout)
+    };
+    let seen: Value = serde_json::from_str(&run(&["top", "--once", "--json"])).unwrap();
+    assert_eq!(seen["processes"][0]["program"], "e\x1b[31m\n\"x", "{seen}");
+    for arguments in [&["inspect"][..], &["top", "--once"], &["leaks"], &["diff", &pid]] {
+        let said = run(arguments);
+        assert!(!said.contains('\x1b'), "{said:?}");
+        let is_named = said.contains(r#"e\u{1b}[31m\n"x"#);
+        assert!(is_named || arguments[0] == "top", "{said}");
+    }
+}
+
 /// As after an upgrade: the library that runs has no name any more.
 #[test]
 fn a_library_without_a_name_is_read() {

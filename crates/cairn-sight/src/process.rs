@@ -154,7 +154,7 @@ impl Process {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         let named = tasks.flatten().filter_map(|task| {
             let number = task.file_name().to_str()?.parse().ok()?;
-            Some((number, printable(&fs::read(task.path().join("comm")).ok()?)))
+            Some((number, named(&fs::read(task.path().join("comm")).ok()?)))
         });
         named.collect()
     }
@@ -172,7 +172,7 @@ impl Process {
 
     /// The program's name.
     pub(crate) fn name(&self) -> String {
-        printable(&fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default())
+        named(&fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default())
     }
 }
 
@@ -320,9 +320,9 @@ fn remedy() -> String {
     }
 }
 
-/// The name in a file, without what a terminal would do.
-fn printable(name: &[u8]) -> String {
-    String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
+/// The name in a file, as it is: whoever prints it makes it harmless.
+fn named(name: &[u8]) -> String {
+    String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(name)).into_owned()
 }
 
 /// A file of a process's, as it sees it: in a container, for instance. One that has no name any more, as after an upgrade, is

@@ -245,7 +245,7 @@ fn parse(text: &str, page: u64) -> Option<Stat> {
     let fields: Vec<_> = rest.split_whitespace().collect();
     let number = |nth: usize| fields.get(nth - 3)?.parse::<u64>().ok();
     Some(Stat {
-        program: program.escape_debug().to_string(),
+        program: program.to_owned(),
         threads: number(20)?,
         started: number(22)?,
         size: number(23)?,
@@ -261,7 +261,7 @@ mod tests {
     fn names_may_have_anything_in_them() {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 12 0 777 4096 3 0";
         let expected = Stat {
-            program: "a) (b\\n".to_owned(),
+            program: "a) (b\n".to_owned(),
             threads: 12,
             started: 777,
             size: 4096,

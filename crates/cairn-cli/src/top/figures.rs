@@ -4,6 +4,7 @@
 //! take one process for another that has its number now.
 
 use super::table::{Cell, Column, Key, Row, Side, Table};
+use crate::units::printable;
 use cairn_sight::{Glance, Part, Round, Unread, Use};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -73,7 +74,7 @@ pub(super) fn processes(now: &Seen, before: Option<&Seen>) -> Table {
     let row = |glance: &Glance| {
         let mut cells = vec![
             Cell::Named(glance.pid.into(), glance.pid.to_string()),
-            Cell::Text(glance.program.clone()),
+            Cell::Text(printable(&glance.program)),
         ];
         cells.extend(usage(&glance.heap));
         cells.extend(Since::new(glance, before).rates(glance).cells());
@@ -190,7 +191,7 @@ impl Seen {
         let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for Unread { pid, program, why } in &self.round.unread {
             let names = reasons.entry(why).or_default();
-            names.extend(program.as_ref().map(|program| format!("{pid} {program}")));
+            names.extend(program.as_ref().map(|program| format!("{pid} {}", printable(program))));
         }
         let unread = reasons.into_iter().map(|(why, names)| match names.len() {
             0 => why.to_owned(),

@@ -7,7 +7,7 @@ use super::figures::Seen;
 use super::state::{State, Turn};
 use super::table::{Key, Table};
 use super::terminal::{self, Screen};
-use crate::units::human;
+use crate::units::{human, printable};
 use anyhow::{Result, bail};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -162,7 +162,7 @@ fn head(now: &Seen, open: Option<Key>) -> String {
     match open.and_then(|key| now.find(key)) {
         Some(glance) => format!(
             "cairn top   {}, process {}{}   resident through cairn {}, in all {}; threads {}",
-            glance.program,
+            printable(&glance.program),
             glance.pid,
             if glance.hardened { ", hardened" } else { "" },
             human(glance.heap.resident),
