@@ -220,7 +220,7 @@ fn a_terminal_shows_what_is_chosen() {
     // One that ends is gone, and that is said.
     drop(std::mem::replace(&mut all[0], holding(&home, &program, &[], "1")));
     terminal.wait("gone", |screen| line_of(screen, large).is_none());
-    terminal.wait_for(&format!("there is no process {large}"));
+    terminal.wait_for(&format!("process {large} has ended"));
     // However narrow it is, the column that is chosen is there. A key at the very moment of the signal would wait for the
     // next one, in crossterm.
     terminal.press("\x1b[C\x1b[C\x1b[C\x1b[C");
