@@ -7,7 +7,7 @@
 //! Story: docs/design/purging.md
 
 use crate::base::nearness::{ALL, NEAR_PART, beyond, faded, is_far_from, near, part};
-use crate::base::{Apart, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::base::{Apart, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::os::{self, Group};
 
 /// After a purge near a limit none is made for so many times the processor time that it took: 1 % of a core.
@@ -63,7 +63,7 @@ static NEAR: AtomicBool = AtomicBool::new(false);
 static PENDING: AtomicBool = AtomicBool::new(false);
 
 /// So many look at the group, or wait for their turn.
-static LOOKING: AtomicU32 = AtomicU32::new(0);
+static LOOKING: AtomicUsize = AtomicUsize::new(0);
 
 /// As a soft limit: none, and nobody asks the group.
 pub(crate) const NO_GROUP: usize = usize::MAX;
