@@ -293,7 +293,8 @@ impl Sampling {
 // (see `Limit`): what is left of the limit says how many there have been, and a limit of as many units above a block's
 // takes in no more than they. But such a cache has room for few blocks at once, where most never use the limit up. Where
 // they have not, the limit is a multiple of it (`trust`). If then more have been allocated than were to come before the
-// sample, the next is the sample.
+// sample, it is missed, and owed. In a loop each refill that finds so comes at the same place: an owed sample is drawn anew,
+// as far away as the cache was allowed to run on average, and until none is owed the limit is no multiple.
 //
 // What has not been a sample says nothing of what comes next: where nobody knows how many there have been, it is drawn anew.
 
@@ -306,7 +307,9 @@ pub(crate) struct Next {
     limit: Limit,
     /// The limit may be 2 to that power times as large.
     trust: u8,
-    /// So many samples have been left out.
+    /// The sample is an owed one.
+    is_owed: bool,
+    /// So many samples have been missed.
     owed: u16,
 }
 
@@ -324,7 +327,8 @@ impl Next {
 
     /// What the cache may take in of `limit`, where so many blocks come before the sample behind the refill's.
     fn allow(&mut self, blocks: u32, limit: Limit) -> Limit {
-        let most = (u64::from(blocks) << self.trust).min(i32::MAX as u64 / 2) as i32;
+        let trust = if self.owed == 0 { self.trust } else { 0 };
+        let most = (u64::from(blocks) << trust).min(i32::MAX as u64 / 2) as i32;
         self.blocks = blocks;
         self.limit = match limit.0 > CACHE_UNITS && most > 0 {
             true => limit.min(Limit(CACHE_UNITS + most)),
@@ -349,35 +353,40 @@ impl Sampling {
             return Cut { most, limit: next.allow(before - most, limit), is_told: false };
         }
         self.drawn = true;
-        if next.owed == 0 {
-            self.due &= !class.bit();
-        }
-        next.owed = next.owed.saturating_sub(1);
+        self.due &= !class.bit();
+        next.owed -= u16::from(next.is_owed);
         Cut { most: 1, limit: next.allow(0, limit), is_told: false }
     }
 
     /// How many blocks of a class come before the next sample, where so much is left of its cache's limit.
     fn before_next(&mut self, class: SizeClass, left: i32) -> u32 {
-        // The limit of a cache that has been emptied is that, and no other's.
-        if self.due & class.bit() == 0 || left == Limit::NOTHING.0 {
-            return self.draw_next(class);
-        }
-        // SAFETY: as above.
+        // SAFETY: samples are drawn by chance only if it is there.
         let next = unsafe { &mut (*self.next)[class.index()] };
-        let (before, mut behind) = next.after_refill(left);
-        while behind > 0 {
-            let drawn = self.draw_next(class);
-            if drawn >= behind {
-                break;
+        // The limit of a cache that has been emptied is that, and no other's.
+        if self.due & class.bit() != 0 && left != Limit::NOTHING.0 {
+            let (before, mut behind) = next.after_refill(left);
+            if behind == 0 {
+                return before;
             }
-            behind -= drawn + 1;
-            next.owed = next.owed.saturating_add(1);
+            // The first of those behind is the sample.
+            while behind > 0 {
+                next.owed = next.owed.saturating_add(u16::from(!next.is_owed));
+                next.is_owed = false;
+                behind = (behind - 1).saturating_sub(self.draw_next(class, self.interval));
+            }
         }
-        before
+        let before = self.draw_next(class, self.interval);
+        next.is_owed = false;
+        if next.owed == 0 {
+            return before;
+        }
+        let before_owed = self.draw_next(class, self.interval >> TRUST_MAX);
+        next.is_owed = before_owed < before;
+        before.min(before_owed)
     }
 
-    fn draw_next(&mut self, class: SizeClass) -> u32 {
-        let bytes = random::exponential(random::next(&mut self.random), self.interval);
+    fn draw_next(&mut self, class: SizeClass, mean: usize) -> u32 {
+        let bytes = random::exponential(random::next(&mut self.random), mean);
         (bytes / class.block_size()).min(u32::MAX as usize) as u32
     }
 

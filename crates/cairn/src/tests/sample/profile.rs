@@ -128,6 +128,30 @@ fn who_counts_leaves_no_sample() {
     });
 }
 
+/// In a loop each refill comes at the same place: what a cache has missed is not drawn there.
+#[test]
+fn a_place_in_a_loop_is_not_blamed() {
+    const RATE: usize = 256 << 10;
+    const ROUNDS: usize = 500_000;
+    alone(|| {
+        begin(RATE);
+        // The one beside 16 others keeps its size apart by what was asked for.
+        let size = filling(64);
+        for _ in 0..ROUNDS {
+            let blocks: [_; 16] = core::array::from_fn(|_| allocate(size));
+            blocks.into_iter().for_each(free);
+            free(allocate(size - 1));
+        }
+        let (mut all, mut odd) = (0, 0);
+        for site in profile::sites().filter(|site| site.weighed == 64) {
+            all += site.allocated.count;
+            odd += size * site.allocated.count - site.allocated.bytes;
+        }
+        assert_stands_for("all", all, 64, RATE, ROUNDS * 17);
+        assert_stands_for("the odd one", odd, 64, RATE, ROUNDS);
+    });
+}
+
 /// Who allocates beside others is a sample as often as its bytes say, not as refills do.
 #[test]
 fn refills_are_not_blamed() {
