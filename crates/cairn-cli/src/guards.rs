@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 ///
 /// The process needs cairn as its allocator, and the command the rights of a debugger: those of root, or
 /// the same user where the system lets users debug their processes. What guards find the process writes to its
-/// own standard error. It follows at its next upkeep, which an idle process does not have.
+/// own standard error. It follows on a slow path of `malloc`, to which an idle process does not come.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The number of the process

@@ -28,8 +28,8 @@ const FRAMES: usize = 4;
 
 /// Say which code has allocated what a process holds
 ///
-/// It samples a running process for a while, without a signal and without preparation; the process follows at its next upkeep,
-/// which an idle one does not have. Ctrl-C ends the while early. Or it reads a profile that was written: by `cairn run
+/// It samples a running process for a while, without a signal and without preparation; the process follows on a slow path
+/// of `malloc`, to which an idle one does not come. Ctrl-C ends the while early. Or it reads a profile that was written: by `cairn run
 /// --profile FILE PROGRAM`, by the variable CAIRN_PROFILE, or by a call of the program's; or a core file. Figures are estimates: a
 /// sample stands for all blocks that are like it. Names come from the files that the process has run, where they were then: look
 /// at the profile where it was made. A file that is another build by now gives none. Another user's process takes root or

@@ -47,7 +47,7 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
             return Ok((sampled(&source)?, how.to_owned()));
         };
         let before = sampled(&source)?;
-        let waited = wait(&process, &signals, seconds)?;
+        let waited = wait(&process, &signals, seconds, || true)?;
         warn(&process, sampling.iter().map(|(copy, rate)| (copy, *rate)))?;
         return Ok((since(&before, sampled(&source)?), told(waited)));
     }
@@ -57,7 +57,8 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
         before => before.unwrap_or_default(),
     };
     on.switch()?;
-    let waited = wait(&process, &signals, request.seconds.unwrap_or(30))?;
+    let seconds = request.seconds.unwrap_or(30);
+    let waited = wait(&process, &signals, seconds, || on.is_followed())?;
     warn(&process, on.copies.iter().map(|copy| (copy, request.rate)))?;
     Ok((since(&before, sampled(&source)?), told(waited)))
 }
@@ -105,6 +106,12 @@ impl On<'_> {
         }
         Ok(())
     }
+
+    /// Whether a copy samples at that rate.
+    fn is_followed(&self) -> bool {
+        let state = |copy: &Copy| copy.state(self.process, Wish::Profile);
+        self.copies.iter().any(|copy| state(copy).is_ok_and(|state| state.done == self.rate))
+    }
 }
 
 impl Drop for On<'_> {
@@ -119,17 +126,24 @@ impl Drop for On<'_> {
     }
 }
 
-/// Waits so long, or until a signal would end the command: how long it was.
-fn wait(process: &Process, signals: &Blocked, seconds: u64) -> Result<Duration> {
+/// Waits so long, or until a signal would end the command: how much of it was left when the process was first seen to sample.
+fn wait(
+    process: &Process,
+    signals: &Blocked,
+    seconds: u64,
+    is_sampling: impl Fn() -> bool,
+) -> Result<Duration> {
     let (begin, whole) = (Instant::now(), Duration::from_secs(seconds));
+    let mut since = is_sampling().then_some(begin);
     let place = format!("/proc/{}", process.pid);
     while let Some(left) = whole.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         if signals.has_come(left.min(STEP)) {
             break;
         }
         ensure!(Path::new(&place).exists(), "process {} has ended", process.pid);
+        since = since.or_else(|| is_sampling().then(Instant::now));
     }
-    Ok(begin.elapsed())
+    Ok(since.map_or(Duration::ZERO, |since| since.elapsed()))
 }
 
 /// The signals that end a command from its terminal, kept until somebody asks.

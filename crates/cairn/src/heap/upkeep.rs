@@ -15,7 +15,7 @@ use crate::map::{Block, Chain, END, address_map};
 use crate::slices::{arena, limit};
 use crate::spans::{Span, SpanList};
 use crate::store::Store;
-use crate::{heap::process_upkeep, large, os};
+use crate::{heap::process_upkeep, large, os, samples};
 
 /// What becomes of partial spans when what others have freed in them has been collected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ fn pause_ms() -> usize {
 
 impl Heap {
     // slow_tick          each refill, some large blocks, batches that leave
-    //   upkeep           each 64th; each one of a quiet heap; when somebody wants a purge
+    //   upkeep           each 64th; each one of a quiet heap; when somebody wants a purge, or a tool outside samples
     //     answer_trim    somebody has asked for a purge, or memory is scarce: batches leave, empty spans go
     //     turn           batches leave, full spans that do not pay go, four classes are looked at
     //       judge_quiet  the pace by the clock
@@ -43,10 +43,7 @@ impl Heap {
     #[inline]
     pub(crate) fn slow_tick(&mut self) {
         self.slow_ticks = self.slow_ticks.wrapping_add(1);
-        if self.slow_ticks & self.upkeep_mask == 0
-            || arena::in_debt()
-            || self.trims_seen != os::notices()
-        {
+        if self.is_due() || self.trims_seen != os::notices() {
             self.upkeep();
         }
     }
@@ -60,9 +57,10 @@ impl Heap {
         }
     }
 
-    /// Whether the last slow tick was one with upkeep.
+    /// Whether the last slow tick was one with upkeep. What a tool outside asks for `process_upkeep` does.
+    #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        self.slow_ticks & self.upkeep_mask == 0 || arena::in_debt()
+        self.slow_ticks & self.upkeep_mask == 0 || arena::in_debt() || samples::is_asked()
     }
 
     #[cold]

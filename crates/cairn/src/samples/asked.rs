@@ -20,6 +20,7 @@ impl Asked {
     }
 
     /// What is done.
+    #[inline(always)]
     pub(crate) fn done(&self) -> usize {
         self.done.load(Ordering::Relaxed)
     }
@@ -32,6 +33,12 @@ impl Asked {
     /// The program has asked: nothing is wanted beside what is done.
     pub(crate) fn settle(&self) {
         self.wanted.store(self.done(), Ordering::Relaxed);
+    }
+
+    /// Whether a tool outside has asked for something else than is done.
+    #[inline(always)]
+    pub(super) fn is_new(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != self.done()
     }
 
     /// Has that done which a tool outside has asked for. If it cannot be, the wish is taken back.

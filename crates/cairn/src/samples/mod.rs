@@ -18,3 +18,9 @@ pub use deferred_frees::DeferredFree;
 pub(crate) use deferred_frees::{Beats, Deferred, Reason};
 pub(crate) use sampling::{Draw, Sampling};
 pub use sampling::{ThreadCounts, Told};
+
+/// Whether a tool outside has asked for something that `guards::follow` and `profile::follow` have not done yet, nor taken back.
+#[inline(always)]
+pub(crate) fn is_asked() -> bool {
+    guards::ASKED.is_new() || profile::CONTROL.asked.is_new()
+}

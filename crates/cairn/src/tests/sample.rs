@@ -7,7 +7,7 @@ mod unwind;
 use super::alone::alone;
 use super::filling;
 use super::heaps::Other;
-use crate::samples::{guards, profile as profiles};
+use crate::samples::{self, guards, profile as profiles};
 use crate::{
     allocate, allocate_zeroed, check, deallocate, guard_every, profile_every, sample_every,
 };
@@ -109,6 +109,27 @@ fn who_loses_the_sampler_may_ask_again() {
         assert_eq!((guarded.done(), profiled.done()), (0, RATE));
         sample_every(10_000, told);
         assert_eq!((guarded.done(), profiled.done()), (0, 0));
+    });
+}
+
+/// Nor does a loop that lives in its cache make a tool outside wait until upkeep is due, at each 64th slow tick.
+#[test]
+fn a_tool_outside_is_heard_at_a_slow_tick() {
+    alone(|| {
+        // SAFETY: a live block.
+        let pair = || unsafe { deallocate(allocate(64)) };
+        pair();
+        for asked in [&profiles::CONTROL.asked, &guards::ASKED] {
+            // The last one cannot be had: it is taken back.
+            for bytes in [1 << 20, 0, usize::MAX] {
+                asked.want(bytes);
+                let pairs = (0..1 << 20).take_while(|_| {
+                    pair();
+                    samples::is_asked()
+                });
+                assert!(pairs.count() < 200_000, "{bytes}");
+            }
+        }
     });
 }
 
