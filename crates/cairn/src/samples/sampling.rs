@@ -385,6 +385,7 @@ impl Sampling {
         before.min(before_owed)
     }
 
+    #[inline(never)]
     fn draw_next(&mut self, class: SizeClass, mean: usize) -> u32 {
         let bytes = random::exponential(random::next(&mut self.random), mean);
         (bytes / class.block_size()).min(u32::MAX as usize) as u32
