@@ -109,7 +109,8 @@ static void fill_free_fill(void)
 static void thins_and_grows(void)
 {
     enum { BLOCKS = 2500, KEPT = BLOCKS / 50, ROUNDS = 16 };
-    static char *blocks[BLOCKS], *kept[KEPT];
+    char **blocks = calloc(BLOCKS + KEPT, sizeof *blocks), **kept = blocks + BLOCKS;
+    CHECK(blocks != NULL, "the table");
     for (size_t round = 0; round < ROUNDS; round++) {
         const size_t size = 40001 + round * 97;
         for (size_t i = 0; i < BLOCKS; i++) {
