@@ -6,7 +6,6 @@
 
 use cairn::NoMemory;
 use core::ffi::{c_int, c_void};
-use core::hint::black_box;
 use core::ptr::null_mut;
 
 /// What aligned requests without an alignment of their own get: `alignof(max_align_t)`.
@@ -63,11 +62,9 @@ unsafe fn resized(p: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// As for `resized`.
 unsafe fn resized_array(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    // As a call of that function, for tools that replace it, and have no `reallocarray` of their own: valgrind.
-    let realloc = black_box(realloc as unsafe extern "C" fn(_, _) -> _);
     match count.checked_mul(size) {
         // SAFETY: the same promise about `p`.
-        Some(bytes) => unsafe { realloc(p, bytes) },
+        Some(bytes) => unsafe { resized(p, bytes) },
         None => no_memory(),
     }
 }
@@ -133,10 +130,8 @@ unsafe fn freed(p: *mut c_void) {
 
 fn whole_pages(size: usize) -> *mut c_void {
     let page = page_size();
-    // As above.
-    let memalign = black_box(memalign as extern "C" fn(_, _) -> _);
     match size.max(1).checked_next_multiple_of(page) {
-        Some(bytes) => memalign(page, bytes),
+        Some(bytes) => aligned(page, bytes),
         None => no_memory(),
     }
 }

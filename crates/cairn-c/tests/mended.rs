@@ -1,10 +1,10 @@
 //! What large blocks cost that hardly hold anything, blocks at far alignments, a steady loop; what is
-//! known of a block's address, and what valgrind knows; forks under handlers that are older than ours.
+//! known of a block's address; forks under handlers that are older than ours.
 
 mod common;
 
 use common::{
-    Loading, Program, lacks, library, passes_in, run, scratch_dir, skip_for_stand_in, source_path,
+    Loading, Program, library, passes_in, run, scratch_dir, skip_for_stand_in, source_path,
 };
 use std::collections::HashSet;
 use std::process::Command;
@@ -36,20 +36,6 @@ fn far_alignments_take_no_mapping_each() {
 #[test]
 fn a_steady_loop_gives_back() {
     passes_in(&[Loading::Preloaded], "mended.c", &["steady_loop", "steady_small_loop"]);
-}
-
-/// It replaces `malloc`, `realloc` and `free` by its own, but not all of the family.
-#[test]
-fn valgrind_knows_each_block() {
-    if skip_for_stand_in() || lacks("valgrind", "valgrind") {
-        return;
-    }
-    let program = Program::build("mended.c", Loading::Preloaded).expect("no archive is needed");
-    let mut command = Command::new("valgrind");
-    command.args(["-q", "--error-exitcode=9"]).arg(&program.path).arg("each_name");
-    common::clean_environment(&mut command);
-    command.env("LD_PRELOAD", &library().shared);
-    run(command).assert_success("each_name");
 }
 
 /// The window has 25 bits to itself, its metadata 21 more: in 200 processes hardly two are the same.

@@ -108,21 +108,6 @@ static void addresses(void)
 #endif
 }
 
-/* Blocks by each name that gives one, and back. */
-static void each_name(void)
-{
-    void *placed = NULL;
-    CHECK(posix_memalign(&placed, 64, 100) == 0, "posix_memalign");
-    void *blocks[] = {malloc(100), calloc(10, 10), realloc(NULL, 100), reallocarray(NULL, 10, 10), aligned_alloc(64, 128),
-                      memalign(64, 100), valloc(100), pvalloc(100), strdup("a block"), placed};
-    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
-        CHECK(blocks[i] != NULL, "%zu", i);
-        blocks[i] = reallocarray(blocks[i], 20, 10);
-        memset(blocks[i], 1, 200);
-        free(blocks[i]);
-    }
-}
-
 static const struct test_case cases[] = {
     {"zeroed_blocks", zeroed_blocks},
     {"untouched_blocks", untouched_blocks},
@@ -130,6 +115,5 @@ static const struct test_case cases[] = {
     {"steady_loop", steady_loop},
     {"steady_small_loop", steady_small_loop},
     {"addresses", addresses},
-    {"each_name", each_name},
 };
 MAIN(cases)
