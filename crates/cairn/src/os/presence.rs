@@ -18,7 +18,7 @@ use crate::base::{
 //  2. Only who has made `word` LET_GO touches the spans of another's heap, until the next store to it.
 //  3. A thread that goes on with its spans has read `word` as NEW after its store to `inside`, or has made it NEW.
 //  4. What `word` has been dated with was read from the clock after somebody had read UNDATED there: a thread that came
-//     inside milliseconds later has seen that, and one that was inside before has been seen.
+//     inside `AWAY_TURN_MS` or more later has seen that, and one that was inside before has been seen.
 // 4 is time's and not the memory model's: a store is seen within microseconds. In the models both sides have a fence.
 
 /// Nobody has looked since the thread was inside.
