@@ -361,17 +361,18 @@ fn threads_wait_for_their_turn() {
     alone(|| {
         set_address_space(256 << 20);
         let begin = std::sync::Barrier::new(8);
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    begin.wait();
-                    for nth in 0..2000 {
-                        let block = allocate_in(nth % PARTITIONS, 100, 16);
-                        assert!(!block.is_null(), "{nth}");
-                        free(block);
-                    }
-                });
+        let works = || {
+            begin.wait();
+            for nth in 0..2000 {
+                let block = allocate_in(nth % PARTITIONS, 100, 16);
+                assert!(!block.is_null(), "{nth}");
+                free(block);
             }
+        };
+        thread::scope(|scope| {
+            // A scope does not wait for destructors; who is joined has given its heaps back.
+            let threads = [(); 8].map(|()| scope.spawn(works));
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         });
         check();
     });

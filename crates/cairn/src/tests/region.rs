@@ -1153,16 +1153,16 @@ fn one_thread_has_a_region_grow() {
             let region = unsafe { RegionId::new(null_mut(), 0, functions) }.expect("room");
             let heap = region.new_shared().expect("memory");
             let begin = std::sync::Barrier::new(8);
-            std::thread::scope(|scope| {
-                for _ in 0..8 {
-                    scope.spawn(|| {
-                        begin.wait();
-                        for size in [1000, 100_000] {
-                            // SAFETY: the heap is there, and any thread's.
-                            assert!(!unsafe { heap.allocate(size, 16) }.is_null());
-                        }
-                    });
+            let works = || {
+                begin.wait();
+                for size in [1000, 100_000] {
+                    // SAFETY: the heap is there, and any thread's.
+                    assert!(!unsafe { heap.allocate(size, 16) }.is_null());
                 }
+            };
+            std::thread::scope(|scope| {
+                let threads = [(); 8].map(|()| scope.spawn(works));
+                threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
             });
             assert_eq!(CALLS.load(Ordering::Relaxed), 1);
             // SAFETY: nobody uses it.

@@ -112,7 +112,7 @@ fn who_loses_the_sampler_may_ask_again() {
     });
 }
 
-/// Nor does a loop that lives in its cache make a tool outside wait until upkeep is due, at each 64th slow tick.
+/// Nor does a loop that lives in its cache make a tool outside wait until upkeep is due, at each 64th slow tick: it looks at each eighth.
 #[test]
 fn a_tool_outside_is_heard_at_a_slow_tick() {
     alone(|| {
@@ -127,7 +127,7 @@ fn a_tool_outside_is_heard_at_a_slow_tick() {
                     pair();
                     samples::is_asked()
                 });
-                assert!(pairs.count() < 200_000, "{bytes}");
+                assert!(pairs.count() < 500_000, "{bytes}");
             }
         }
     });
