@@ -134,8 +134,8 @@ impl Heap {
 
     fn take_batches(&mut self, send: impl Fn(&mut Self, Batch)) {
         for nth in 0..BATCHES {
-            let batch = core::mem::replace(&mut self.batches[nth], NO_BATCH);
-            if batch.chain.list.count > 0 {
+            if self.batches[nth].chain.list.count > 0 {
+                let batch = core::mem::replace(&mut self.batches[nth], NO_BATCH);
                 send(self, batch);
             }
         }

@@ -60,7 +60,8 @@ impl Heap {
     /// Whether the last slow tick was one with upkeep. What a tool outside asks for `process_upkeep` does.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        self.slow_ticks & self.upkeep_mask == 0 || arena::in_debt() || samples::is_asked()
+        let tick = self.slow_ticks;
+        tick & self.upkeep_mask == 0 || arena::in_debt() || samples::hears_at(tick)
     }
 
     #[cold]

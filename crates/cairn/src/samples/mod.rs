@@ -18,6 +18,13 @@ pub use deferred_frees::DeferredFree;
 pub(crate) use deferred_frees::{Beats, Deferred, Reason};
 pub(crate) use sampling::{Draw, Sampling};
 pub use sampling::{ThreadCounts, Told};
+use tuning::LISTEN_TICKS;
+
+/// Whether a heap at this slow tick, one in some, finds that a tool outside has asked for something.
+#[inline(always)]
+pub(crate) fn hears_at(tick: u32) -> bool {
+    tick.is_multiple_of(LISTEN_TICKS) && is_asked()
+}
 
 /// Whether a tool outside has asked for something that `guards::follow` and `profile::follow` have not done yet, nor taken back.
 #[inline(always)]
