@@ -1,13 +1,17 @@
 //! Owns: what a program or library on disk says: where cairn's header is in it.
-//! Idea: only names are searched, a piece at a time; a table of symbols is read where a name has been found.
+//! Idea: only names are searched, a piece at a time; a table of symbols is read where a name has been found. Where `strip` has
+//!   taken the names, the header's first bytes are searched among the constants that have addresses in them.
 //! Never: holds more of a file than a piece, whatever the file says of itself.
 //! Threads: any.
 //! Checked: tests here; tests/inspect.rs of the command.
 //! Story: docs/design/outside-view.md
 
+use crate::header::MAGIC;
 use crate::memory::{u16_at, u32_at, u64_at};
 use memchr::memmem;
-use object::elf::{FileHeader64, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB, SectionHeader64};
+use object::elf::{
+    ET_EXEC, FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM, SHT_SYMTAB, SectionHeader64,
+};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endian, Endianness, ReadCache};
 use std::fs::File;
@@ -16,6 +20,7 @@ use std::os::unix::fs::FileExt;
 
 type Header = FileHeader64<Endianness>;
 type Section = SectionHeader64<Endianness>;
+type Segment = ProgramHeader64<Endianness>;
 
 /// A name, and the end of it.
 const NAME: &[u8] = b"cairn_header\0";
@@ -27,15 +32,10 @@ const PIECE: usize = SYMBOL_BYTES << 14;
 /// Segments and sections at most.
 const HEADERS_MAX: u32 = 1 << 16;
 
-/// What a file says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// How far behind the file's first byte the header is.
-    pub(crate) header: Option<u64>,
-    pub(crate) has_symbols: bool,
-}
+/// How far behind the file's first byte the header is, if it is there.
+pub(crate) type Seen = Option<u64>;
 
-/// None if it is no file of the kind, or cannot be read, or has more of names and symbols than are left to read.
+/// None if it is no file of the kind, or cannot be read, or has more to search than is left to read.
 pub(crate) fn look(file: &File, left: &mut u64) -> Option<Seen> {
     let contents = ReadCache::new(file.try_clone().ok()?);
     let header = Header::parse(&contents).ok()?;
@@ -46,27 +46,43 @@ pub(crate) fn look(file: &File, left: &mut u64) -> Option<Seen> {
         return None;
     }
     let segments = header.program_headers(endian, &contents).ok()?;
-    let is_first = |segment: &&object::elf::ProgramHeader64<Endianness>| {
-        segment.p_type(endian) == PT_LOAD && segment.p_offset(endian) == 0
-    };
+    let is_first =
+        |segment: &&Segment| segment.p_type(endian) == PT_LOAD && segment.p_offset(endian) == 0;
     let first = segments.iter().find(is_first)?.p_vaddr(endian);
     let sections = header.section_headers(endian, &contents).ok()?;
-    let tables = sections.iter().filter(|section| {
-        [SHT_DYNSYM, SHT_SYMTAB].contains(&section.sh_type(endian)) && section.sh_size(endian) > 0
-    });
-    let mut seen = Seen { header: None, has_symbols: false };
-    for table in tables {
-        seen.has_symbols = true;
-        let Some(names) = sections.get(table.sh_link(endian) as usize) else { continue };
+    let mut is_stripped = true;
+    for table in sections.iter().filter(|section| section.sh_size(endian) > 0) {
+        let kind = table.sh_type(endian);
+        let names = sections.get(table.sh_link(endian) as usize);
+        let (SHT_DYNSYM | SHT_SYMTAB, Some(names)) = (kind, names) else { continue };
+        is_stripped &= kind == SHT_DYNSYM;
         let (table, names) = (range(table, endian), range(names, endian));
-        let bytes = (table.end - table.start).saturating_add(names.end - names.start);
-        *left = left.checked_sub(bytes)?;
+        take(left, &table)?;
+        take(left, &names)?;
         if let Some(address) = symbol(file, table, names) {
-            seen.header = Some(address.wrapping_sub(first));
-            break;
+            return Some(Some(address.wrapping_sub(first)));
         }
     }
-    Some(seen)
+    // Constants with addresses in them lie where the loader can write, if it moves the file.
+    let is_moved = header.e_type(endian) != ET_EXEC;
+    for segment in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD) {
+        if is_stripped && (segment.p_flags(endian).contains(PF_W) || !is_moved) {
+            let (start, bytes) = segment.file_range(endian);
+            let range = start..start.saturating_add(bytes);
+            take(left, &range)?;
+            if let Some(place) = constant(file, range) {
+                let address = segment.p_vaddr(endian).wrapping_add(place);
+                return Some(Some(address.wrapping_sub(first)));
+            }
+        }
+    }
+    Some(None)
+}
+
+/// Takes what a range has of bytes.
+fn take(left: &mut u64, range: &Range<u64>) -> Option<()> {
+    *left = left.checked_sub(range.end - range.start)?;
+    Some(())
 }
 
 fn range(section: &Section, endian: Endianness) -> Range<u64> {
@@ -95,6 +111,17 @@ fn symbol(file: &File, table: Range<u64>, names: Range<u64>) -> Option<u64> {
     address
 }
 
+/// The place of a header in a range. Others may have the magic alone: its version follows, a small number.
+fn constant(file: &File, range: Range<u64>) -> Option<u64> {
+    let mut found = None;
+    pieces(file, range, MAGIC.len() + 4, |at, piece| {
+        let is_it = |&place: &usize| (1..1 << 16).contains(&u32_at(piece, place + MAGIC.len()));
+        found = memmem::find_iter(piece, &MAGIC).find(is_it).map(|place| at + place as u64);
+        found.is_none()
+    });
+    found
+}
+
 /// Reads a range in pieces, each with so many bytes of the one before it, until `each` has enough. What it is given
 /// first is the piece's place in the range.
 fn pieces(file: &File, range: Range<u64>, again: usize, mut each: impl FnMut(u64, &[u8]) -> bool) {
@@ -113,8 +140,8 @@ fn pieces(file: &File, range: Range<u64>, again: usize, mut each: impl FnMut(u64
 
 #[cfg(test)]
 mod tests {
-    use super::{NAME, PIECE, pieces};
-    use crate::memory::u64_at;
+    use super::{MAGIC, NAME, PIECE, pieces};
+    use crate::memory::{u16_at, u32_at, u64_at};
     use std::io::Write;
     use std::os::unix::fs::FileExt;
 
@@ -160,7 +187,29 @@ mod tests {
             file.write_all_at(&old[..count], at).unwrap();
         }
         let whole = super::look(&file, &mut { LEFT });
-        assert!(whole.is_some_and(|seen| seen.has_symbols), "{whole:?}");
+        assert_eq!(whole, Some(None));
+    }
+
+    /// A file without sections, as one of its kind that is stripped, and with a header where constants with addresses lie.
+    #[test]
+    fn a_stripped_file_is_searched() {
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&program, 0).unwrap();
+        file.write_all_at(&[0; 2], 60).unwrap();
+        assert_eq!(super::look(&file, &mut { LEFT }), Some(None));
+        let (table, count) = (u64_at(&program, 32) as usize, u16_at(&program, 56));
+        let segments = (0..usize::from(count)).map(|nth| &program[table + nth * 56..]);
+        // The first that is loaded and may be written: where it is in the file and in memory.
+        let segment = segments.filter(|it| u32_at(it, 0) == 1).find(|it| u32_at(it, 4) & 2 != 0);
+        let [offset, address] = [8, 16].map(|at| u64_at(segment.unwrap(), at));
+        let mut header = MAGIC.to_vec();
+        file.write_all_at(&header, offset + 8).unwrap();
+        assert_eq!(super::look(&file, &mut { LEFT }), Some(None), "the magic alone is none");
+        header.extend([8, 0, 0, 0]);
+        file.write_all_at(&header, offset + 64).unwrap();
+        assert_eq!(super::look(&file, &mut { LEFT }), Some(Some(address + 64)));
+        assert_eq!(super::look(&file, &mut 1000), None, "more than is left to read");
     }
 
     /// A file of a terabyte, of which nothing is on the disk.
@@ -177,9 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn this_program_has_symbols_and_no_header() {
+    fn this_program_has_no_header() {
         let program = std::fs::File::open("/proc/self/exe").unwrap();
-        let seen = super::look(&program, &mut { LEFT }).unwrap();
-        assert!(seen.has_symbols && seen.header.is_none(), "{seen:?}");
+        assert_eq!(super::look(&program, &mut { LEFT }), Some(None));
     }
 }

@@ -105,12 +105,10 @@ pub enum Error {
         whole: u64,
     },
     /// No file of the target leads to a header.
-    #[error("no cairn in it{}", reasons(missing, stripped))]
+    #[error("no cairn in it{}", listed("; not found as the process ran them: ", missing))]
     NoCairn {
         /// Files that are not here, or are others than those of the target.
         missing: Vec<String>,
-        /// Files without symbols.
-        stripped: Vec<String>,
     },
     /// Its first version is its own, the other one what is read.
     #[error(
@@ -152,11 +150,6 @@ impl Error {
 
 fn numbered(build: Option<&String>) -> String {
     build.map_or(String::new(), |build| format!(" (build {build})"))
-}
-
-fn reasons(missing: &[String], stripped: &[String]) -> String {
-    let without = listed("; without symbols, which lead to it: ", stripped);
-    without + &listed("; not found as the process ran them: ", missing)
 }
 
 /// Names of files, of which some may be the target's invention.

@@ -1,5 +1,5 @@
-//! Owns: the way to the header: the symbol `cairn_header` of the files that a target runs code of.
-//! Idea: the symbol tables of the files on disk say where it is, and the magic there whether that is so.
+//! Owns: the way to the header: the symbol `cairn_header` of the files that a target runs code of, or what it names.
+//! Idea: the files on disk say where it is, and the magic there whether that is so.
 //! Never: takes a file for what the target runs if the magic is not there.
 //! Threads: one.
 //! Checked: tests/inspect.rs of the command.
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Files that are looked at in a target, and that are remembered.
 const FILES_MAX: usize = 1 << 12;
-/// Bytes of names and symbols that are read for a target: those of large programs are a tenth of that.
+/// Bytes that are searched for a target: names and symbols of large programs are a tenth of that.
 const SYMBOLS_MAX: u64 = 1 << 32;
 
 /// A copy of cairn in a target.
@@ -38,8 +38,6 @@ pub(crate) struct Found {
     pub(crate) copies: Vec<Copy>,
     /// Files that could not be read, or are not those that the target runs.
     pub(crate) missing: Vec<String>,
-    /// Files without any symbols.
-    pub(crate) stripped: Vec<String>,
 }
 
 /// Looks for cairn in all files that a target runs code of; `place` says where they are here, by their names and where
@@ -54,11 +52,10 @@ pub(crate) fn find(
         let base = range.start;
         match files.look(&place(&path, &range), &mut left) {
             None => found.missing.push(shown(&path)),
-            Some(Seen { header: Some(offset), .. }) => {
+            Some(Some(offset)) => {
                 found.copies.push(Copy { at: base.wrapping_add(offset), base, path });
             }
-            Some(Seen { has_symbols: false, .. }) => found.stripped.push(shown(&path)),
-            Some(_) => {}
+            Some(None) => {}
         }
     }
     found
@@ -78,7 +75,7 @@ impl Found {
 
     /// Why there is no copy.
     pub(crate) fn nothing(self) -> Error {
-        Error::NoCairn { missing: self.missing, stripped: self.stripped }
+        Error::NoCairn { missing: self.missing }
     }
 }
 
