@@ -27,8 +27,8 @@ impl Heap {
     }
 
     /// A span that is to be abandoned, or null. In the hardened build the cache has none of its blocks then: only the owner of
-    /// a span may say in the table of live blocks what becomes of them.
-    pub(crate) fn without_held(&mut self, pick: impl Fn(&Heap) -> *mut Span) -> *mut Span {
+    /// a span may say in the table of live blocks what becomes of them. `&mut`: its thread may be outside (`Heap::_read`).
+    pub(crate) fn without_held(&mut self, pick: impl Fn(&mut Heap) -> *mut Span) -> *mut Span {
         loop {
             let span = pick(self);
             // SAFETY: null, or a span that this heap owns.
