@@ -12,6 +12,7 @@ mod harness;
 mod bays;
 mod frees;
 mod graces;
+mod growers;
 mod locks;
 mod notices;
 mod nurseries;

@@ -2,7 +2,7 @@
 //! Idea: one at a time does, without the lock; who ends inside the program's function does not any more.
 //! Never: calls the program.
 //! Threads: any; under the lock of the regions.
-//! Checked: tests/region.rs
+//! Checked: the models `growers`; tests/region.rs
 //! Story: docs/design/regions.md
 
 use super::{REGIONS, Region, RegionCalls, has_room, regions};
