@@ -56,9 +56,9 @@ pub(crate) struct Args {
     #[arg(long)]
     seconds: Option<u64>,
 
-    /// Bytes of a process from one sample to the next on average, such as 512KiB
-    #[arg(long, default_value = "512KiB", value_parser = rate, value_name = "BYTES")]
-    rate: u64,
+    /// Bytes of a process from one sample to the next on average [default: 512KiB, or the one at which it is sampled already]
+    #[arg(long, value_parser = rate, value_name = "BYTES")]
+    rate: Option<u64>,
 
     /// What is looked at
     #[arg(long, value_enum, default_value_t = Shown::Live)]
@@ -172,11 +172,14 @@ fn warn(names: &Names) {
 
 /// The profile, and where it comes from.
 fn read(args: &Args) -> Result<(HeapProfile, String)> {
+    const OF_FILES: &str = "it is for a process; a file has what was sampled";
     if let Some(pid) = args.target.to_str().and_then(|text| text.parse().ok()) {
         let request = Request { pid, seconds: args.seconds, rate: args.rate };
         let (profile, how) = sampled::profile(&request)?;
         return Ok((profile, format!(" of process {pid}, {how}")));
     }
+    ensure!(args.seconds.is_none(), "--seconds: {OF_FILES}");
+    ensure!(args.rate.is_none(), "--rate: {OF_FILES}");
     read_file(Path::new(&args.target))
 }
 

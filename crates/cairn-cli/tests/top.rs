@@ -335,6 +335,8 @@ fn what_cannot_be_seen_is_said() {
     assert_refused(&top(&["--once", &number]), 125, &["no process", &number]);
     let refused = top(&["--interval", "0"]);
     assert!(text(&refused.stderr).contains("from 0.1 to 3600"), "{refused:?}");
+    // There is no second look.
+    assert_eq!(top(&["--once", "--interval", "2"]).status.code(), Some(125));
     let help = top(&["--help"]);
     assert!(text(&help.stdout).contains("Examples:"));
     if !is_root() {

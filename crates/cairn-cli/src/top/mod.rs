@@ -46,7 +46,7 @@ pub(crate) struct Args {
     interval: Duration,
 
     /// Look once, print that, and end
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interval")]
     once: bool,
 
     /// Print tables, also to a terminal
