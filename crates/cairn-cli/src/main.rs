@@ -125,7 +125,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
             Ok(found) => return found.into(),
             Err(error) => Err(error),
         },
-        Command::Top(args) => top::run(&args),
+        Command::Top(args) => top::run(args),
         Command::Guards(args) => guards::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Record(args) => match record::run(&args) {

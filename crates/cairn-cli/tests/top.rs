@@ -132,6 +132,10 @@ fn a_pipe_gets_tables() {
     assert!(all.lines().any(|line| line.trim().starts_with(&pid(&running).to_string())), "{all}");
     let one = top(&["--once", &pid(&running).to_string()]);
     assert!(one.starts_with("BLOCKS OF") && one.contains("\n1024 bytes"), "{one}");
+    let number = pid(&running);
+    assert_eq!(once(&home, &[number, number])["processes"].as_array().unwrap().len(), 1);
+    let twice = top(&["--once", &number.to_string(), &number.to_string()]);
+    assert!(twice.starts_with("BLOCKS OF"), "{twice}");
 }
 
 /// What is allocated and freed at once grows nothing. A heap profile counts it.
