@@ -304,6 +304,9 @@ fn wrong_command_lines_end_with_125() {
         let output = home.cairn().args(arguments).output().unwrap();
         assert_succeeded(&output);
         assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{arguments:?}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = home.cairn().args(arguments).stdout(full).output().unwrap();
+        assert_refused(&output, 125, &["No space left"]);
     }
 }
 
