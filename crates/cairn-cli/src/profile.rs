@@ -23,7 +23,7 @@ const ELF: &[u8] = b"\x7fELF";
 const ROWS: usize = 20;
 /// Letters of a function's name that it shows: those of templates have hundreds.
 const LETTERS: usize = 80;
-/// Functions of each that it shows.
+/// Functions of each that it shows, without those inside of libraries.
 const FRAMES: usize = 4;
 
 /// Say which code has allocated what a process holds
@@ -302,12 +302,50 @@ fn add_rest(text: &mut String, rows: &[Row]) -> Result<()> {
 
 /// Adds the innermost functions of a stack, the first behind what stands in front.
 fn add_stack(text: &mut String, before: &str, frames: &[Frame]) -> Result<()> {
-    let first = frames.first().map_or("an unknown stack".to_owned(), place);
+    let frames = telling(frames);
+    let first = frames.first().map_or("an unknown stack".to_owned(), |frame| place(frame));
     writeln!(text, "{before}{first}")?;
     for frame in frames.iter().take(FRAMES).skip(1) {
         writeln!(text, "{:>1$}  < {2}", "", before.len(), place(frame))?;
     }
     Ok(())
+}
+
+/// The program's own functions, and of libraries those that it calls: between these and the allocator there may be a dozen.
+/// All, if none is the program's but where a thread begins.
+fn telling(frames: &[Frame]) -> Vec<&Frame> {
+    let is_own = |frame: &Frame| !is_of_library(frame);
+    let is_telling = |frame: &Frame| is_own(frame) && !is_beginning(frame);
+    let is_called = |at: usize| frames.get(at + 1).is_some_and(is_own);
+    let told = frames.iter().enumerate().filter(|(at, frame)| is_own(frame) || is_called(*at));
+    match frames.iter().any(is_telling) {
+        true => told.map(|(_, frame)| frame).collect(),
+        false => frames.iter().collect(),
+    }
+}
+
+/// Whether it is where a thread begins; `main` is Rust's own if it has no source.
+fn is_beginning(frame: &Frame) -> bool {
+    let name = frame.function.as_str();
+    let is_of_libc = ["__libc_start", "libc.so"].iter().any(|begin| name.starts_with(begin));
+    let is_first = ["_start", "start_thread", "clone", "clone3", "__clone3"].contains(&name);
+    is_of_libc || is_first || name == "main" && frame.source.is_empty()
+}
+
+/// Whether a function is of Rust's or C++'s library, or of a crate from a registry.
+fn is_of_library(frame: &Frame) -> bool {
+    let source = &frame.source;
+    let is_of_rust = ["/rustc/", "/rust/deps/"].iter().any(|begin| source.starts_with(begin))
+        || source.contains("/rustlib/src/");
+    let is_header = source.starts_with("/usr/include/") || source.contains("/include/c++/");
+    let name = frame.function.trim_start_matches("void ").trim_start_matches('<');
+    let begins = |names: &[&str]| names.iter().any(|begin| name.starts_with(begin));
+    is_of_rust
+        || is_header
+        || source.contains("/registry/src/")
+        || begins(&["std::", "__gnu_cxx::", "operator new"])
+        // Elsewhere these are names of others.
+        || source.is_empty() && begins(&["alloc::", "core::", "hashbrown::"])
 }
 
 /// A function, and where in the source it is.
