@@ -358,6 +358,16 @@ fn what_cannot_be_seen_is_said() {
     assert!(text(&all.stdout).contains("processes may not be read: "), "{all:?}");
     let one = as_nobody(&["--once", &pid(&running).to_string()]);
     assert_refused(&one, 125, &["program: not permitted: ", "CAP_SYS_PTRACE"]);
+    let mut as_root = Command::new("setpriv");
+    as_root.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]).arg(&cairn);
+    let without = as_root.args(["top", "--once", &pid(&running).to_string()]).output();
+    match without {
+        Ok(output) => {
+            assert_refused(&output, 125, &["--cap-add SYS_PTRACE"]);
+            assert!(!text(&output.stderr).contains("sudo"), "{output:?}");
+        }
+        Err(_) => skipped("no setpriv"),
+    }
     // Many have the same reason.
     let others = [(); 6].map(|()| holding(&home, &program, &[], "1"));
     let many: Vec<_> = others.iter().map(|other| pid(other).to_string()).collect();
