@@ -311,6 +311,22 @@ fn once_more_in_the_same_place_all_is_there() {
     assert_eq!(tree(&prefix), empty);
 }
 
+/// What takes minutes is said first.
+#[test]
+fn an_installation_says_what_it_builds() {
+    let (_kept, folder) = scratch();
+    let cargo = folder.join("cargo");
+    let script = "#!/bin/sh\ncase $1 in metadata) echo '{\"packages\":[]}';; *) exit 1;; esac\n";
+    fs::write(&cargo, script).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let prefix = folder.join("prefix");
+    let mut install = xtask(&[OsStr::new("install"), "--prefix".as_ref(), prefix.as_ref()]);
+    let path = std::env::var("PATH").unwrap();
+    let output = install.env("PATH", format!("{}:{path}", folder.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.starts_with("xtask: builds libcairn\n") && !output.status.success(), "{said}");
+}
+
 #[test]
 fn a_prefix_that_cannot_be_is_named() {
     let (_folder, folder) = scratch();

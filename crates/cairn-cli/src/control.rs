@@ -197,10 +197,10 @@ impl Process {
             ErrorKind::NotFound => anyhow::anyhow!("there is no process {pid}"),
             // It has ended since its file was opened, or nobody has waited for it yet.
             _ if error.raw_os_error() == Some(libc::ESRCH) => ended(pid),
-            ErrorKind::PermissionDenied => anyhow::anyhow!(
-                "not permitted to look into process {pid}: it takes the rights of a debugger (root, or \
-                 CAP_SYS_PTRACE)"
-            ),
+            ErrorKind::PermissionDenied => {
+                anyhow::Error::new(cairn_sight::Error::not_permitted(pid))
+                    .context("it takes the rights of a debugger")
+            }
             _ => anyhow::Error::new(error).context(format!("process {pid}")),
         })
     }

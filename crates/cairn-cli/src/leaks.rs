@@ -4,7 +4,7 @@
 //! valgrind's users know, each with what it means. It must never call a guess a certainty.
 
 use crate::units::{human, printable};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use cairn_sight::{Leaks, LostBlock, LostRow, LostStack, Source, Sum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -50,6 +50,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let pid = args.target.to_str().and_then(|text| text.parse().ok());
     let source = pid.map_or_else(|| Source::Core(PathBuf::from(&args.target)), Source::Process);
+    let is_again = args.again.is_some() && pid.is_none();
+    ensure!(!is_again, "--again: a core file does not change");
     let leaks = cairn_sight::leaks(&source, args.again.map(Duration::from_secs))?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&leaks).context("JSON")? + "\n",

@@ -125,7 +125,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
             Ok(found) => return found.into(),
             Err(error) => Err(error),
         },
-        Command::Top(args) => top::run(&args),
+        Command::Top(args) => top::run(args),
         Command::Guards(args) => guards::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Record(args) => match record::run(&args) {
@@ -142,9 +142,16 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
 
 /// Help and the version, which were asked for, or what is wrong with the command line.
 fn tell(words: &clap::Error) -> c_int {
-    // There is nobody to tell about a failure.
-    let _ = words.print();
-    if words.use_stderr() { EXIT_OWN_FAILURE.into() } else { 0 }
+    let told = words.print().and_then(|()| std::io::stdout().flush());
+    match told {
+        // There is nobody to tell about a failure.
+        _ if words.use_stderr() => EXIT_OWN_FAILURE.into(),
+        Ok(()) => 0,
+        Err(error) => {
+            say(error);
+            EXIT_OWN_FAILURE.into()
+        }
+    }
 }
 
 fn print_path(library: &embedded::Library) -> Result<()> {

@@ -23,7 +23,7 @@ const ELF: &[u8] = b"\x7fELF";
 const ROWS: usize = 20;
 /// Letters of a function's name that it shows: those of templates have hundreds.
 const LETTERS: usize = 80;
-/// Functions of each that it shows.
+/// Functions of each that it shows, without those inside of libraries.
 const FRAMES: usize = 4;
 
 /// Say which code has allocated what a process holds
@@ -56,9 +56,9 @@ pub(crate) struct Args {
     #[arg(long)]
     seconds: Option<u64>,
 
-    /// Bytes of a process from one sample to the next on average, such as 512KiB
-    #[arg(long, default_value = "512KiB", value_parser = rate, value_name = "BYTES")]
-    rate: u64,
+    /// Bytes of a process from one sample to the next on average [default: 512KiB, or the one at which it is sampled already]
+    #[arg(long, value_parser = rate, value_name = "BYTES")]
+    rate: Option<u64>,
 
     /// What is looked at
     #[arg(long, value_enum, default_value_t = Shown::Live)]
@@ -172,11 +172,14 @@ fn warn(names: &Names) {
 
 /// The profile, and where it comes from.
 fn read(args: &Args) -> Result<(HeapProfile, String)> {
+    const OF_FILES: &str = "it is for a process; a file has what was sampled";
     if let Some(pid) = args.target.to_str().and_then(|text| text.parse().ok()) {
         let request = Request { pid, seconds: args.seconds, rate: args.rate };
         let (profile, how) = sampled::profile(&request)?;
         return Ok((profile, format!(" of process {pid}, {how}")));
     }
+    ensure!(args.seconds.is_none(), "--seconds: {OF_FILES}");
+    ensure!(args.rate.is_none(), "--rate: {OF_FILES}");
     read_file(Path::new(&args.target))
 }
 
@@ -299,12 +302,50 @@ fn add_rest(text: &mut String, rows: &[Row]) -> Result<()> {
 
 /// Adds the innermost functions of a stack, the first behind what stands in front.
 fn add_stack(text: &mut String, before: &str, frames: &[Frame]) -> Result<()> {
-    let first = frames.first().map_or("an unknown stack".to_owned(), place);
+    let frames = telling(frames);
+    let first = frames.first().map_or("an unknown stack".to_owned(), |frame| place(frame));
     writeln!(text, "{before}{first}")?;
     for frame in frames.iter().take(FRAMES).skip(1) {
         writeln!(text, "{:>1$}  < {2}", "", before.len(), place(frame))?;
     }
     Ok(())
+}
+
+/// The program's own functions, and of libraries those that it calls: between these and the allocator there may be a dozen.
+/// All, if none is the program's but where a thread begins.
+fn telling(frames: &[Frame]) -> Vec<&Frame> {
+    let is_own = |frame: &Frame| !is_of_library(frame);
+    let is_telling = |frame: &Frame| is_own(frame) && !is_beginning(frame);
+    let is_called = |at: usize| frames.get(at + 1).is_some_and(is_own);
+    let told = frames.iter().enumerate().filter(|(at, frame)| is_own(frame) || is_called(*at));
+    match frames.iter().any(is_telling) {
+        true => told.map(|(_, frame)| frame).collect(),
+        false => frames.iter().collect(),
+    }
+}
+
+/// Whether it is where a thread begins; `main` is Rust's own if it has no source.
+fn is_beginning(frame: &Frame) -> bool {
+    let name = frame.function.as_str();
+    let is_of_libc = ["__libc_start", "libc.so"].iter().any(|begin| name.starts_with(begin));
+    let is_first = ["_start", "start_thread", "clone", "clone3", "__clone3"].contains(&name);
+    is_of_libc || is_first || name == "main" && frame.source.is_empty()
+}
+
+/// Whether a function is of Rust's or C++'s library, or of a crate from a registry.
+fn is_of_library(frame: &Frame) -> bool {
+    let source = &frame.source;
+    let is_of_rust = ["/rustc/", "/rust/deps/"].iter().any(|begin| source.starts_with(begin))
+        || source.contains("/rustlib/src/");
+    let is_header = source.starts_with("/usr/include/") || source.contains("/include/c++/");
+    let name = frame.function.trim_start_matches("void ").trim_start_matches('<');
+    let begins = |names: &[&str]| names.iter().any(|begin| name.starts_with(begin));
+    is_of_rust
+        || is_header
+        || source.contains("/registry/src/")
+        || begins(&["std::", "__gnu_cxx::", "operator new"])
+        // Elsewhere these are names of others.
+        || source.is_empty() && begins(&["alloc::", "core::", "hashbrown::"])
 }
 
 /// A function, and where in the source it is.

@@ -14,14 +14,16 @@ use std::time::{Duration, Instant};
 
 /// How long nobody looks whether the process is still there.
 const STEP: Duration = Duration::from_millis(200);
+/// The rate where none is asked for.
+const RATE: u64 = 512 << 10;
 
 /// What is asked for.
 pub(crate) struct Request {
     pub(crate) pid: u32,
     /// How long; None: 30 seconds, or not at all where samples are taken already.
     pub(crate) seconds: Option<u64>,
-    /// Bytes from one sample to the next on average.
-    pub(crate) rate: u64,
+    /// Bytes from one sample to the next on average; None: as usual, or as samples are taken already.
+    pub(crate) rate: Option<u64>,
 }
 
 /// The profile of the process, and what the command has done for it.
@@ -31,7 +33,8 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
     let source = Source::Process(pid);
     // Before anything is switched on: a signal that ends the command would leave it so.
     let signals = Blocked::new();
-    let mut on = On { process: &process, copies: Vec::new(), rate: request.rate };
+    let rate = request.rate.unwrap_or(RATE);
+    let mut on = On { process: &process, copies: Vec::new(), rate };
     let mut sampling = Vec::new();
     for copy in Copy::all(&process)? {
         let state = copy.state(&process, Wish::Profile)?;
@@ -42,6 +45,11 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
     }
     if !sampling.is_empty() {
         on.copies.clear();
+        if request.rate.is_some_and(|rate| sampling.iter().any(|(_, own)| *own != rate)) {
+            crate::say(
+                "--rate has no effect: the process is sampled already, at a rate of its own",
+            );
+        }
         let Some(seconds) = request.seconds else {
             let how = "sampled since its start, by a call, or by another command";
             return Ok((sampled(&source)?, how.to_owned()));
@@ -59,7 +67,7 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
     on.switch()?;
     let seconds = request.seconds.unwrap_or(30);
     let waited = wait(&process, &signals, seconds, || on.is_followed())?;
-    warn(&process, on.copies.iter().map(|copy| (copy, request.rate)))?;
+    warn(&process, on.copies.iter().map(|copy| (copy, rate)))?;
     Ok((since(&before, sampled(&source)?), told(waited)))
 }
 

@@ -279,6 +279,8 @@ fn what_cannot_be_is_said() {
     for seconds in ["0", "x", "1000000"] {
         assert_eq!(leaks(&["--again", seconds, "1"]).status.code(), Some(125), "{seconds}");
     }
+    let again = leaks(&["--again", "1", "./core"]);
+    assert_refused(&again, 125, &["--again: a core file does not change"]);
     assert!(text(&leaks(&["--help"]).stdout).contains("Examples:"));
 }
 

@@ -237,8 +237,9 @@ fn what_is_on_stays_on() {
     let pid = process.0.id().to_string();
     for _ in 0..2 {
         let begin = Instant::now();
-        let output = profile(&home, &pid, &[]);
+        let output = profile(&home, &pid, &["--rate", "1MiB"]);
         assert_succeeded(&output);
+        assert!(text(&output.stderr).contains("--rate has no effect"), "{output:?}");
         assert!(begin.elapsed() < Duration::from_secs(25), "it has waited");
         let table = text(&output.stdout);
         assert!(table.contains("early (program.c:") && table.contains("keeps"), "{table}");
@@ -383,6 +384,9 @@ fn a_core_file_has_the_profile() {
     let core = home.path().join("core");
     core_file::write(process.0.id(), &core);
     drop(process);
+    for option in [["--seconds", "1"], ["--rate", "1KiB"]] {
+        assert_refused(&profile(&home, "core", &option), 125, &[option[0], "it is for a process"]);
+    }
     let output = profile(&home, "core", &[]);
     assert_succeeded(&output);
     assert!(text(&output.stdout).contains("early (program.c:"), "{}", text(&output.stdout));
@@ -447,4 +451,10 @@ fn what_cannot_be_is_said() {
     assert_refused(&profile(&home, &pid, &[]), 125, &["no process", &pid]);
     assert_refused(&profile(&home, "./absent", &[]), 125, &["./absent: "]);
     assert!(!profile(&home, "1", &["--rate", "0"]).status.success());
+    // What only a process can do is not asked of a file.
+    home.file("heap", 0o644, b"cairn heap profile 2\nmappings\nend\n");
+    for option in [["--seconds", "1"], ["--rate", "1KiB"]] {
+        assert_refused(&profile(&home, "heap", &option), 125, &[option[0], "it is for a process"]);
+    }
+    assert_succeeded(&profile(&home, "heap", &[]));
 }

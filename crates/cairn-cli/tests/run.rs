@@ -304,6 +304,9 @@ fn wrong_command_lines_end_with_125() {
         let output = home.cairn().args(arguments).output().unwrap();
         assert_succeeded(&output);
         assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{arguments:?}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = home.cairn().args(arguments).stdout(full).output().unwrap();
+        assert_refused(&output, 125, &["No space left"]);
     }
 }
 
@@ -512,7 +515,9 @@ fn the_version_names_the_library() {
 fn the_manual_has_each_option() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/cairn.1");
     let page = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
-    for command in ["run", "path", "guards", "completions"] {
+    let commands =
+        ["run", "inspect", "profile", "diff", "leaks", "top", "guards", "record", "replay"];
+    for command in commands.into_iter().chain(["path", "completions"]) {
         assert!(page.contains(&format!("cairn {command}")), "{command}");
         let output = Home::new().cairn().args([command, "--help"]).output().unwrap();
         let help = text(&output.stdout).to_string();

@@ -132,6 +132,10 @@ fn a_pipe_gets_tables() {
     assert!(all.lines().any(|line| line.trim().starts_with(&pid(&running).to_string())), "{all}");
     let one = top(&["--once", &pid(&running).to_string()]);
     assert!(one.starts_with("BLOCKS OF") && one.contains("\n1024 bytes"), "{one}");
+    let number = pid(&running);
+    assert_eq!(once(&home, &[number, number])["processes"].as_array().unwrap().len(), 1);
+    let twice = top(&["--once", &number.to_string(), &number.to_string()]);
+    assert!(twice.starts_with("BLOCKS OF"), "{twice}");
 }
 
 /// What is allocated and freed at once grows nothing. A heap profile counts it.
@@ -335,6 +339,8 @@ fn what_cannot_be_seen_is_said() {
     assert_refused(&top(&["--once", &number]), 125, &["no process", &number]);
     let refused = top(&["--interval", "0"]);
     assert!(text(&refused.stderr).contains("from 0.1 to 3600"), "{refused:?}");
+    // There is no second look.
+    assert_eq!(top(&["--once", "--interval", "2"]).status.code(), Some(125));
     let help = top(&["--help"]);
     assert!(text(&help.stdout).contains("Examples:"));
     if !is_root() {
@@ -352,6 +358,16 @@ fn what_cannot_be_seen_is_said() {
     assert!(text(&all.stdout).contains("processes may not be read: "), "{all:?}");
     let one = as_nobody(&["--once", &pid(&running).to_string()]);
     assert_refused(&one, 125, &["program: not permitted: ", "CAP_SYS_PTRACE"]);
+    let mut as_root = Command::new("setpriv");
+    as_root.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]).arg(&cairn);
+    let without = as_root.args(["top", "--once", &pid(&running).to_string()]).output();
+    match without {
+        Ok(output) => {
+            assert_refused(&output, 125, &["--cap-add SYS_PTRACE"]);
+            assert!(!text(&output.stderr).contains("sudo"), "{output:?}");
+        }
+        Err(_) => skipped("no setpriv"),
+    }
     // Many have the same reason.
     let others = [(); 6].map(|()| holding(&home, &program, &[], "1"));
     let many: Vec<_> = others.iter().map(|other| pid(other).to_string()).collect();

@@ -5,6 +5,7 @@
 //! Checked: tests/inspect.rs of the command.
 //! Story: docs/design/outside-view.md
 
+mod rights;
 mod scan;
 mod task;
 
@@ -303,20 +304,8 @@ fn refused(pid: u32, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Error::NoProcess(pid),
         _ if error.raw_os_error() == Some(libc::ESRCH) => Error::NoMemory(pid),
-        ErrorKind::PermissionDenied => Error::NotPermitted(pid, remedy()),
+        ErrorKind::PermissionDenied => Error::not_permitted(pid),
         _ => Error::Unreadable(pid, error.to_string()),
-    }
-}
-
-/// What the user can do to be permitted.
-fn remedy() -> String {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let others = "root, or CAP_SYS_PTRACE (sudo setcap cap_sys_ptrace+ep CAIRN)";
-    match scope.trim() {
-        "" | "0" => format!("be the user whose process it is, {others}"),
-        scope => format!(
-            "/proc/sys/kernel/yama/ptrace_scope is {scope}; set it to 0 to read your own processes, or be {others}"
-        ),
     }
 }
 

@@ -123,6 +123,8 @@ fn add(files: &mut Files, from: &Path, to: &str) -> Result<()> {
 /// Builds the libraries, and the command that carries them; the file of the command, and the
 /// folder of the others.
 fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
+    // Nothing else is said for minutes.
+    let begin = |what: &str| eprintln!("xtask: builds {what}");
     let shell = Shell::new()?;
     shell.change_dir(source);
     // For any processor of the architecture, whatever the user's own flags are.
@@ -138,12 +140,14 @@ fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
     // Another version's may lie beside it.
     let linked = target.join(format!("linked-{VERSION}"));
     for (name, features) in [("libcairn", ""), ("libcairn-hardened", "hardened")] {
+        begin(name);
         let target = target.join(name);
         let arguments = ["-p", "cairn-c", "--features", features];
         let archive = cargo(&target, "library", &arguments, "libcairn_archive.a")?;
         link(&shell, &archive, &linked, name)?;
     }
     shell.set_var("CAIRN_PREBUILT_LIBRARIES", &linked);
+    begin("the command");
     Ok((cargo(target, "release", &["-p", "cairn-malloc-cli"], "cairn")?, linked))
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use cairn_sight::{Glance, Part, Round, Unread, Watch};
 use figures::{RESIDENT, Rates, Seen, Since};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -46,7 +47,7 @@ pub(crate) struct Args {
     interval: Duration,
 
     /// Look once, print that, and end
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interval")]
     once: bool,
 
     /// Print tables, also to a terminal
@@ -65,13 +66,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Looks until there is an end to it.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    // Each once, as it came first.
+    let mut seen = HashSet::new();
+    args.pids.retain(|pid| seen.insert(*pid));
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let is_plain = args.once || args.plain || args.json || is_dumb;
-    let looks = looks(args);
+    let looks = looks(&args);
     let is_shown = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     match is_plain || !is_shown {
-        true => print(args, &looks),
+        true => print(&args, &looks),
         false => screen::show(&args.pids, &looks),
     }
 }
