@@ -9,9 +9,10 @@ use crate::api::lookup::large_usable;
 use crate::api::tuning::TURN_LOOKS;
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
 use crate::heap::Heap;
+use crate::map::address_map;
 use crate::thread::pool::{
     self,
-    partitions::{put, take},
+    partitions::{put_all, take},
 };
 use crate::{closed, large, thread};
 use core::ptr::null_mut;
@@ -47,8 +48,8 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
         if let Some(block) = thread::with_heap(|mine| allocate_of(mine, partition, size, align)) {
             return block;
         }
-        // No turn brings memory for a heap.
-        if !pool::is_all_but_full() || pool::refused() != refused {
+        // No turn brings memory for a heap. What else there was not may be there now: places, where another thread has ended.
+        if !address_map::exists() || pool::refused() != refused {
             break;
         }
         pool::wait_for_turn();
@@ -77,14 +78,16 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
             *place = take(partition, mine);
         }
         if (*place).is_null() {
+            // Who waits for this thread's may have the one that it waits for.
+            put_all(mine);
             return None;
         }
         (*mine).busy_partitions |= busy;
         let block = closed::allocate(*place, size, align);
         (*mine).busy_partitions &= !busy;
-        // Where places are scarce, threads take turns.
+        // Where places are scarce, threads take turns, also at what they have kept from before.
         if pool::is_all_but_full() {
-            put(partition, core::mem::replace(&mut *place, null_mut()));
+            put_all(mine);
         }
         Some(block)
     }

@@ -378,6 +378,33 @@ fn threads_wait_for_their_turn() {
     });
 }
 
+/// Two threads have kept the heap of a partition each, as there were places; now there are none, and each needs the other's.
+#[test]
+fn who_waits_keeps_no_heap_that_another_waits_for() {
+    alone(|| {
+        set_address_space(256 << 20);
+        let others = [0, 1].map(|partition| {
+            let other = Other::new();
+            other.does(move || in_partition(partition, 100, 10).into_iter().for_each(free));
+            (other, 1 - partition)
+        });
+        while !pool::is_all_but_full() {
+            assert!(!pool::take().is_null());
+        }
+        let asks = |(other, partition): &(Other, usize)| {
+            let partition = *partition;
+            other.does(move || allocate_in(partition, 100, 16).expose_provenance())
+        };
+        let blocks = thread::scope(|scope| {
+            let asked = others.each_ref().map(|other| scope.spawn(move || asks(other)));
+            asked.map(|asked| asked.join().expect("no panic"))
+        });
+        assert!(!blocks.contains(&0), "{blocks:?}");
+        others.into_iter().for_each(|(other, _)| other.leaves());
+        check();
+    });
+}
+
 /// Threads that have no heap, as all places for theirs are taken, are lent one in turns.
 #[test]
 fn threads_without_a_place_take_turns() {
