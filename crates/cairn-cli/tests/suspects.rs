@@ -48,6 +48,21 @@ fn watching(home: &Home, process: &Running) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// What has been seen, with looks enough: on a machine that is busy for a moment it is watched again.
+fn seen(home: &Home, process: &Running, mut look: Child) -> Value {
+    for _ in 0..5 {
+        let output = look.wait_with_output().unwrap();
+        assert_succeeded(&output);
+        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let notes = account["notes"].as_array().unwrap();
+        if !notes.iter().any(|note| note.as_str().unwrap().contains("too few looks")) {
+            return account;
+        }
+        look = watching(home, process);
+    }
+    panic!("the machine is too busy to look at a process");
+}
+
 #[test]
 fn a_leak_is_suspected_and_nothing_else() {
     let home = Home::new();
@@ -55,10 +70,8 @@ fn a_leak_is_suspected_and_nothing_else() {
     let run = |kind: &&str| start(home.cairn().arg("run").arg(&program).arg(kind));
     let all: Vec<_> = KINDS.iter().map(run).collect();
     let looks: Vec<_> = all.iter().map(|process| watching(&home, process)).collect();
-    for (kind, look) in KINDS.iter().zip(looks) {
-        let output = look.wait_with_output().unwrap();
-        assert_succeeded(&output);
-        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for ((kind, process), look) in KINDS.iter().zip(&all).zip(looks) {
+        let account = seen(&home, process, look);
         let suspected = said(&account, "leak suspected");
         println!("{kind}: {}", account["advice"]);
         assert_eq!(suspected.len(), usize::from(*kind == "leak"), "{kind}: {suspected:?}");
@@ -90,15 +103,19 @@ fn code_that_leaks_is_named() {
     };
     let all: Vec<_> = KINDS.iter().map(run).collect();
     let looks: Vec<_> = all.iter().map(|process| watching(&home, process)).collect();
-    let looks: Vec<_> = looks.into_iter().map(|look| look.wait_with_output().unwrap()).collect();
-    for ((kind, process), look) in KINDS.iter().zip(&all).zip(looks) {
-        assert_succeeded(&look);
+    let looks = all.iter().zip(looks).map(|(process, look)| seen(&home, process, look));
+    let looks: Vec<_> = looks.collect();
+    for ((kind, process), watched) in KINDS.iter().zip(&all).zip(looks) {
         let once = account(&home, &process.0.id().to_string());
-        let watched: Value = serde_json::from_slice(&look.stdout).unwrap();
         println!("{kind}: {} {}", watched["advice"], once["advice"]);
         let expected = usize::from(*kind == "leak");
         let told = [said(&watched, "leak suspected"), said(&once, "leak possible")];
-        assert_eq!(told.each_ref().map(Vec::len), [expected; 2], "{kind}: {told:?}");
+        assert_eq!(
+            told.each_ref().map(Vec::len),
+            [expected; 2],
+            "{kind}: {told:?} {}",
+            watched["curve"]
+        );
         assert_eq!(said(&watched, "leak possible").len(), 0, "{kind}: it is known better");
         for leak in told.into_iter().flatten() {
             let sites = leak["sites"].as_array().unwrap();

@@ -118,18 +118,27 @@ impl Curve {
         Advice { kind: "leak suspected".into(), text, bytes, sites }
     }
 
+    /// Whether the time was long enough to suspect something, but the looks were too few: each took long.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let mut looks = [0; PARTS];
+        for moment in &self.moments {
+            looks[part_of(moment.seconds, self.seconds())] += 1;
+        }
+        self.seconds() >= SECONDS_MIN && looks.iter().any(|&looks| looks < LOOKS_MIN)
+    }
+
     /// By how much low marks have risen, if they have all the while.
     fn grown(&self, values: &[u64]) -> Option<u64> {
         let all = self.seconds();
-        let mut marks = [(0, u64::MAX); PARTS];
+        let is_watched = all >= SECONDS_MIN && !self.is_sparse();
+        let mut marks = [u64::MAX; PARTS];
         for (moment, &value) in self.moments.iter().zip(values) {
-            let (looks, least) = &mut marks[part_of(moment.seconds, all)];
-            (*looks, *least) = (*looks + 1, value.min(*least));
+            let least = &mut marks[part_of(moment.seconds, all)];
+            *least = value.min(*least);
         }
-        let is_watched = all >= SECONDS_MIN && marks.iter().all(|mark| mark.0 >= LOOKS_MIN);
-        let grown = marks[PARTS - 1].1.checked_sub(marks[0].1).filter(|_| is_watched)?;
+        let grown = marks[PARTS - 1].checked_sub(marks[0]).filter(|_| is_watched)?;
         let least = (grown / (PARTS as u64 - 1) / EVEN).max(1);
-        let rises = |pair: &[(usize, u64)]| pair[1].1.saturating_sub(pair[0].1) >= least;
+        let rises = |pair: &[u64]| pair[1].saturating_sub(pair[0]) >= least;
         marks.windows(2).all(rises).then_some(grown)
     }
 }
@@ -155,15 +164,24 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What is suspected of a part that has so many bytes at a second, of so many.
-    fn suspected(seconds: u64, bytes: impl Fn(f64) -> f64) -> Vec<u64> {
+    /// Of a part that has so many bytes at a second, of so many, with so many looks in each.
+    fn curve(seconds: u64, looks: u64, bytes: impl Fn(f64) -> f64) -> Curve {
         let mut curve = Curve::default();
-        for nth in 0..=seconds * 20 {
-            let seconds = nth as f64 / 20.0;
+        for nth in 0..=seconds * looks {
+            let seconds = nth as f64 / looks as f64;
             let live = bytes(seconds) as u64;
             curve.moments.push(Moment { seconds, live, cached: 0, resident: live });
             curve.parts.entry((Some(112), None)).or_default().push(live);
         }
+        curve
+    }
+
+    /// What is suspected of it.
+    fn suspected(seconds: u64, bytes: impl Fn(f64) -> f64) -> Vec<u64> {
+        told(&curve(seconds, 20, bytes))
+    }
+
+    fn told(curve: &Curve) -> Vec<u64> {
         curve.suspects(&mut Grown::default()).iter().map(|advice| advice.bytes / MIB).collect()
     }
 
@@ -174,6 +192,19 @@ mod tests {
         assert_eq!(suspected(10, |at| at * 2.0 * M), [17]);
         // What comes and goes beside it does not hide it.
         assert_eq!(suspected(80, |at| at * M + (at * 4.0).sin().abs() * M), [70]);
+    }
+
+    /// Two looks in an eighth are too few.
+    #[test]
+    fn few_looks_suspect_nothing() {
+        let grows = |at: f64| at * 2.0 * M;
+        for (seconds, looks, is_sparse) in
+            [(16, 1, true), (16, 20, false), (30, 1, false), (8, 1, false)]
+        {
+            let curve = curve(seconds, looks, grows);
+            let is_told = seconds > 8 && !is_sparse;
+            assert_eq!((curve.is_sparse(), told(&curve).len()), (is_sparse, usize::from(is_told)));
+        }
     }
 
     #[test]

@@ -206,6 +206,10 @@ pub fn inspect_over(pid: u32, time: Duration) -> Result<(Account, HeapMap), Erro
         account.advice.retain(|advice| !["nothing", "leak possible"].contains(&&*advice.kind));
         account.advice.splice(..0, suspects);
     }
+    if curve.is_sparse() {
+        let note = "there were too few looks to suspect a leak, for each took long: watch longer";
+        account.notes.push(note.to_owned());
+    }
     account.curve = curve.moments;
     Ok((account, map))
 }
