@@ -20,7 +20,7 @@ pub(crate) use list::{Linked, Stack};
 pub(crate) use policy::{
     CANARY_BYTES, HARDENED, InHardened, PARTITIONS, in_hardened, salt, signature,
 };
-pub(crate) use shares::NOBODY;
+pub(crate) use shares::{LEFT_BEHIND, NOBODY};
 pub(crate) use size_class::{
     BLOCK_MAX, CLASS_COUNT, CLASSES, ClassLayout, MASKS, MEDIUM_MAX, MIN_ALIGN, SLICE_SHIFT,
     SLICE_SIZE, SMALL_MAX, SizeClass,

@@ -10,6 +10,8 @@ use crate::base::tuning::FULL_SLICES;
 
 /// The number of no thread.
 pub(crate) const NOBODY: usize = usize::MAX;
+/// The number of a thread that a fork has left behind, whichever it was.
+pub(crate) const LEFT_BEHIND: usize = usize::MAX - 1;
 
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping.
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));

@@ -8,7 +8,7 @@
 use crate::base::{HARDENED, SLICE_SIZE};
 use crate::map::region::Grower;
 use crate::map::{MAKING, Origin, Piece, RegionCalls, RegionError, address_map, region};
-use crate::thread::pool::left;
+use crate::thread::pool::{left, salvage};
 use crate::{os, slices::arena, thread};
 
 /// Makes a region of `bytes` bytes at `start`, 0 for none at first: its name.
@@ -98,6 +98,7 @@ pub(crate) fn end(name: usize) -> bool {
     if HARDENED {
         return false;
     }
+    salvage::all();
     left::collect();
     region::end(name, |start, slices| {
         let _making = MAKING.lock();

@@ -326,7 +326,7 @@ impl Heap {
     ///
     /// # Safety
     /// The heap owns the span.
-    pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
+    pub(crate) unsafe fn unlist(&mut self, span: *mut Span) {
         debug_assert!(self.presence.is_worked_on());
         // SAFETY: a span of this heap's; invariant 2.
         unsafe {

@@ -90,10 +90,12 @@ pub(crate) fn free_due(owned: &Owned) {
     if !owned.grace.has_waiting() {
         return;
     }
-    let held = OWNED.lock();
-    let due = owned.grace.take_due();
-    drop(held);
-    for p in due {
+    // One at a time: a child that is forked meanwhile loses one at most.
+    let next = || {
+        let _held = OWNED.lock();
+        owned.grace.take_due()
+    };
+    while let Some(p) = next() {
         let _ = free(p, "free") || mapping::free(p, "free");
     }
 }

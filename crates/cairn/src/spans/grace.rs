@@ -40,6 +40,8 @@ pub(crate) struct Grace {
     safe: AtomicUsize,
     /// Large blocks that have been freed. Relaxed: under the lock of `large::waiting`, as are their nodes.
     waiting: AtomicPtr<Waiting>,
+    /// Those of them that have waited long enough. As above.
+    due: AtomicPtr<Waiting>,
 }
 
 /// Written into a freed large block.
@@ -122,11 +124,23 @@ impl Grace {
 
     /// Whether any block waits. Most heaps have none: a load tells.
     pub(crate) fn has_waiting(&self) -> bool {
-        Self::IS_THERE && !self.waiting.load(Ordering::Relaxed).is_null()
+        let has = |list: &AtomicPtr<Waiting>| !list.load(Ordering::Relaxed).is_null();
+        Self::IS_THERE && (has(&self.waiting) || has(&self.due))
     }
 
-    /// Takes out the large blocks whose time has come. Under the caller's lock.
-    pub(crate) fn take_due(&self) -> Due {
+    /// Takes out a large block whose time has come: the caller's to free. Under the caller's lock.
+    pub(crate) fn take_due(&self) -> Option<*mut u8> {
+        if self.due.load(Ordering::Relaxed).is_null() {
+            self.find_due();
+        }
+        let at = self.due.load(Ordering::Relaxed);
+        // SAFETY: null, or a block that waits.
+        self.due.store(unsafe { at.as_ref() }?.next, Ordering::Relaxed);
+        Some(at.cast::<u8>().wrapping_sub(self.head))
+    }
+
+    /// Sets those apart whose time has come.
+    fn find_due(&self) {
         let (mut first, mut due) = (self.waiting.load(Ordering::Relaxed), null_mut());
         let mut place = &raw mut first;
         // SAFETY: null, or blocks that wait, under the lock.
@@ -141,29 +155,13 @@ impl Grace {
             }
         }
         self.waiting.store(first, Ordering::Relaxed);
-        Due { next: due, head: self.head }
+        self.due.store(due, Ordering::Relaxed);
     }
 
     /// None waits. In a forked child: what waits is put there anew.
     pub(crate) fn forget_waiting(&self) {
         self.waiting.store(null_mut(), Ordering::Relaxed);
-    }
-}
-
-/// Large blocks that have waited long enough: the caller's to free.
-pub(crate) struct Due {
-    next: *mut Waiting,
-    head: usize,
-}
-
-impl Iterator for Due {
-    type Item = *mut u8;
-
-    fn next(&mut self) -> Option<*mut u8> {
-        let at = self.next;
-        // SAFETY: taken out of the list, and so the caller's. The node is read before the block goes.
-        self.next = unsafe { at.as_ref() }?.next;
-        Some(at.cast::<u8>().wrapping_sub(self.head))
+        self.due.store(null_mut(), Ordering::Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     set_purge_delay_ms, thread::pool, try_expand, usable_size, visit,
 };
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::vec::Vec;
 
 const HEAD: usize = 32;
@@ -496,5 +497,52 @@ fn what_a_deleted_heap_leaves_goes_by_time() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         panic!("{} bytes are left", crate::slices::arena::counted());
+    });
+}
+
+/// A child that is forked while what is due is being freed loses one block at most: all others go there.
+#[test]
+fn a_child_frees_what_was_due() {
+    with_readers(|| {
+        static LIVE: AtomicUsize = AtomicUsize::new(0);
+        static ENDS: AtomicBool = AtomicBool::new(false);
+        let heap = concurrent();
+        let other = std::thread::spawn(move || {
+            for epoch in 1.. {
+                let new = |nth| {
+                    LIVE.fetch_add(1, Ordering::SeqCst);
+                    block(heap, 128 << 10, nth)
+                };
+                let blocks: Vec<_> = (0..32).map(new).collect();
+                blocks.into_iter().for_each(|block| {
+                    free(block);
+                    LIVE.fetch_sub(1, Ordering::SeqCst);
+                });
+                // SAFETY: the heap is there, and nobody reads.
+                unsafe {
+                    heap.set_epoch(2 * epoch, 2 * epoch - 1);
+                    heap.set_epoch(2 * epoch + 1, 2 * epoch);
+                }
+                if ENDS.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for _ in 0..150 {
+            assert!(child_does(|| {
+                // SAFETY: as above.
+                unsafe {
+                    (1..4).for_each(|nth| heap.set_epoch((1 << 40) + nth, (1 << 40) + nth - 1));
+                    // One that was being freed may be there.
+                    let (blocks, live) = (heap.stats().large_blocks, LIVE.load(Ordering::SeqCst));
+                    assert!(blocks <= live + 1, "{blocks}, {live} in use");
+                }
+            }));
+        }
+        ENDS.store(true, Ordering::Relaxed);
+        other.join().expect("it ends");
+        // SAFETY: the other thread has ended.
+        unsafe { heap.destroy() };
+        check();
     });
 }

@@ -1,7 +1,7 @@
 //! What is one thread's, one heap's, one process's, and what another gets of it. Each field is named here: a new one does not
 //! compile until somebody has decided (docs/design/closed-heaps.md).
 
-mod heirs;
+pub(super) mod heirs;
 
 use super::alone::alone;
 use super::forks::child_does;

@@ -2,14 +2,15 @@
 
 use super::alone::{Random, alone, shares_its_address_space};
 use super::forks::child_does;
+use super::hand_over::heirs::tear;
 use super::heaps::{Other, free};
 use crate::base::size_class::class_of;
-use crate::base::{HARDENED, SLICE_SIZE};
+use crate::base::{HARDENED, SLICE_SIZE, Stack};
 use crate::closed::regions;
-use crate::heap::handle;
 use crate::map::region::{self, Grower};
 use crate::map::{Block, END, address_map};
 use crate::slices::arena;
+use crate::thread::pool::left::LEFT;
 use crate::thread::search;
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
@@ -345,9 +346,9 @@ fn what_a_deleted_heap_leaves_is_collected() {
             assert!(memory.has(again, MIB / 4));
             assert!(heap.allocate(MIB, 16).is_null() && heap.allocate(100, 16) != stays);
             heap.destroy();
-            assert!(!region.end() && !handle::LEFT.lock().is_empty());
+            assert!(!region.end() && !LEFT.lock().all.is_empty());
             free(stays);
-            assert!(region.end() && handle::LEFT.lock().is_empty());
+            assert!(region.end() && LEFT.lock().all.is_empty());
             check();
         });
     });
@@ -1293,6 +1294,55 @@ fn a_name_is_not_the_next_regions() {
             free(heap.allocate(MIB / 2, 16));
             heap.destroy();
             assert!(region.purge() > 0 && region.end());
+        });
+    });
+}
+
+/// As a child may find deleted heaps while another thread collects: one is being given back, the others are in nobody's list.
+#[test]
+fn a_child_finds_what_deleted_heaps_have_left() {
+    alone(|| {
+        with_regions(|| {
+            let (_, region) = Fenced::with_region(8 * MIB);
+            let deleted = |_| {
+                let heap = Heap::in_region(region).expect("memory");
+                let blocks: Vec<_> =
+                    (0..200).map(|nth| heap.allocate(48 << (nth % 7), 16)).collect();
+                assert!(blocks.iter().all(|block| !block.is_null()));
+                blocks
+            };
+            let blocks: Vec<_> = (0..20).flat_map(deleted).collect();
+            let (holds, is_held) = std::sync::mpsc::channel();
+            let (go, goes) = std::sync::mpsc::channel();
+            let collector = std::thread::spawn(move || {
+                let mut left = LEFT.lock();
+                left.busy = left.all.pop();
+                let all = core::mem::replace(&mut left.all, Stack::EMPTY);
+                // SAFETY: the list's heap, which is whole again before it stands there.
+                let was = unsafe { left.busy.read() };
+                tear(left.busy);
+                holds.send(()).expect("somebody waits");
+                goes.recv().expect("somebody goes on");
+                left.all = all;
+                // SAFETY: as above.
+                unsafe {
+                    left.busy.write(was);
+                    let busy = left.busy;
+                    left.all.push(busy);
+                }
+            });
+            is_held.recv().expect("it holds");
+            assert!(child_does(|| {
+                blocks.iter().for_each(|&block| free(block));
+                purge();
+                assert!(region.end() && LEFT.lock().all.is_empty());
+                check();
+            }));
+            go.send(()).expect("it waits");
+            collector.join().expect("it ends");
+            blocks.into_iter().for_each(free);
+            assert!(region.end());
+            check();
         });
     });
 }

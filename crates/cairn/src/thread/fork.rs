@@ -87,6 +87,7 @@ fn settle() {
         own = null_mut();
     }
     pool::settle_in_child([own, shared::settle_in_child()]);
+    pool::left::settle_in_child();
     abandoned::settle_in_child();
     waiting::settle_in_child();
     pool::partitions::settle_in_child();

@@ -1,4 +1,4 @@
-//! Owns: where all handles are, and those that no heap and no thread has; the lock for parts; deleted heaps that stay.
+//! Owns: where all handles are, and those that no heap and no thread has; the lock for parts.
 //! Idea: they stand in pieces of memory that are never unmapped, so that any address can be asked about.
 //! Never: looks at what a handle is for.
 //! Threads: any; one lock for what changes, none to ask.
@@ -7,7 +7,6 @@
 
 use super::Handle;
 use crate::base::{AtomicPtr, AtomicUsize, Ordering, Stack};
-use crate::heap::Heap;
 use crate::heap::tuning::{FIRST_HANDLES, HANDLE_PIECES};
 use crate::os::{self, Lock};
 use core::ptr::null_mut;
@@ -16,8 +15,6 @@ use core::ptr::null_mut;
 pub(crate) static FREE: Lock<Stack<Handle>> = Lock::new(Stack::EMPTY);
 /// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
 pub(crate) static PARTS: Lock<()> = Lock::new(());
-/// Heaps that are left with the blocks in use.
-pub(crate) static LEFT: Lock<Stack<Heap>> = Lock::new(Stack::EMPTY);
 /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
 /// the lock, as is the next.
 static PIECES: [AtomicPtr<Handle>; HANDLE_PIECES] =
@@ -81,7 +78,6 @@ pub(crate) fn is_made(handle: *const Handle) -> bool {
 /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
 pub(crate) fn settle_in_child() {
     PARTS.settle_in_child();
-    LEFT.give_up_in_child(Stack::EMPTY);
     FREE.give_up_in_child(Stack::EMPTY);
 }
 

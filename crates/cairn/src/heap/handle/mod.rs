@@ -10,7 +10,7 @@ mod spares;
 
 #[cfg(test)]
 pub(crate) use all::FREE as FREE_HANDLES;
-pub(crate) use all::{LEFT, PARTS, is_made, made, settle_in_child};
+pub(crate) use all::{PARTS, is_made, made, settle_in_child};
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 
 use crate::base::{

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relea
 use std::vec::Vec;
 
 /// As a fork may find a closed heap: its lists and caches are another moment's.
-fn tear(heap: *mut Heap) {
+pub(in crate::tests) fn tear(heap: *mut Heap) {
     // SAFETY: nobody uses it in this process any more.
     unsafe {
         (*heap).caches = Heap::empty().caches;

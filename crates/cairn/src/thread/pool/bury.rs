@@ -6,8 +6,8 @@
 //! Checked: tests/hand_over/heirs.rs; the models fork at every step.
 //! Story: docs/design/fork.md
 
-use super::{all, end_salvage, is_dead, is_dead_owner, is_dead_user, partitions, put_closed};
-use crate::base::{NOBODY, Ordering};
+use super::{all, end_salvage, is_dead, is_dead_owner, is_dead_user, left, partitions, put_closed};
+use crate::base::{LEFT_BEHIND, NOBODY, Ordering};
 use crate::heap::handle::{self, salvage_spares};
 use crate::heap::{Handle, Heap, OWNED};
 use crate::large;
@@ -23,7 +23,7 @@ pub(super) fn bury() {
     renew_spans();
     // Release: who finds that one is nobody's finds it whole (`closed::attach`).
     // SAFETY: a handle of a thread that is not here.
-    left().for_each(|name| unsafe { (*name).user.store(NOBODY, Ordering::Release) });
+    left_names().for_each(|name| unsafe { (*name).user.store(NOBODY, Ordering::Release) });
     // Those of threads last: they say who is dead.
     for heap in all().filter(|&heap| is_dead(heap)) {
         // SAFETY: its thread is not in this process; the caller alone buries.
@@ -48,7 +48,7 @@ unsafe fn is_left(name: *mut Handle) -> bool {
 }
 
 /// The handles of such users.
-fn left() -> impl Iterator<Item = *mut Handle> {
+fn left_names() -> impl Iterator<Item = *mut Handle> {
     // SAFETY: handles that have been made.
     handle::made().filter(|&name| unsafe { is_left(name) })
 }
@@ -57,7 +57,7 @@ fn left() -> impl Iterator<Item = *mut Handle> {
 fn renew_nurseries() {
     // SAFETY: the heaps of threads that are not here.
     unsafe {
-        left().for_each(|name| Handle::begin_anew(name));
+        left_names().for_each(|name| Handle::begin_anew(name));
         for nursery in large::nurseries() {
             let of: *mut Handle = (*nursery).of().cast();
             if !of.is_null() && is_left(of) {
@@ -89,6 +89,7 @@ fn renew_spans() {
         for heap in dead() {
             match usize::from((*heap).partition).checked_sub(1) {
                 Some(partition) => partitions::put(partition, heap),
+                None if (*heap).member.of.is_null() => left::put_anew(heap),
                 None => (*heap).member.user.store(NOBODY, Ordering::Relaxed),
             }
         }
@@ -107,7 +108,11 @@ unsafe fn take_in(heap: *mut Heap, span: *mut Span) {
             (*span).set_partition((*heap).partition);
             return (*heap).release(span);
         }
-        (*span).forget_lists();
+        // Who takes spans out of a deleted heap changes none that stays.
+        let is_left = (*heap).member.user.load(Ordering::Relaxed) == LEFT_BEHIND;
+        if !is_left || (*span).used() == 0 {
+            (*span).forget_lists();
+        }
         (*span).empty_since = 0;
         (*span).take_in();
         (*heap).park(span);

@@ -14,8 +14,8 @@ pub(crate) mod shared;
 
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::{
-    AtomicBool, AtomicU32, AtomicUsize, Ordering, PARTITIONS, Stack, fence, in_hardened, point,
-    shares,
+    AtomicBool, AtomicU32, AtomicUsize, LEFT_BEHIND, Ordering, PARTITIONS, Stack, fence,
+    in_hardened, point, shares,
 };
 use crate::heap::process_upkeep::{set_besides, strike};
 use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
@@ -301,7 +301,8 @@ fn is_dead(heap: *const Heap) -> bool {
             return is_dead_thread(heap);
         }
         let Member { user, user_heap, .. } = &(*heap).member;
-        is_dead_user(*user_heap, user.load(Ordering::Relaxed))
+        let user = user.load(Ordering::Relaxed);
+        user == LEFT_BEHIND || is_dead_user(*user_heap, user)
     }
 }
 
