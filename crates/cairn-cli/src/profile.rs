@@ -324,12 +324,38 @@ fn telling(frames: &[Frame]) -> Vec<&Frame> {
     }
 }
 
-/// Whether it is where a thread begins; `main` is Rust's own if it has no source.
+/// How the names of the files begin in which threads begin: the loader, the C library, C++'s.
+const BEGINNINGS: [&str; 10] = [
+    "ld-linux",
+    "ld-musl-",
+    "ld-2.",
+    "libc.so",
+    "libc-2.",
+    "libc.musl-",
+    "libpthread.so",
+    "libpthread-2.",
+    "libstdc++.so",
+    "libc++.so",
+];
+/// Functions of these files that a thread begins in, where they have names.
+const FIRST: [&str; 7] = [
+    "_start",
+    "start_thread",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "execute_native_thread_routine",
+];
+
+/// Whether it is where a thread begins, with a name or without; `main` is Rust's own if it has no source.
 fn is_beginning(frame: &Frame) -> bool {
     let name = frame.function.as_str();
-    let is_of_libc = ["__libc_start", "libc.so"].iter().any(|begin| name.starts_with(begin));
-    let is_first = ["_start", "start_thread", "clone", "clone3", "__clone3"].contains(&name);
-    is_of_libc || is_first || name == "main" && frame.source.is_empty()
+    let file = name.rsplit_once("+0x").map(|(file, _)| file);
+    let is_of_file =
+        file.is_some_and(|file| BEGINNINGS.iter().any(|begin| file.starts_with(begin)));
+    let is_named = FIRST.contains(&name) || name.starts_with("__libc_start");
+    is_of_file || is_named || name == "main" && frame.source.is_empty()
 }
 
 /// Whether a function is of Rust's or C++'s library, or of a crate from a registry.
@@ -338,7 +364,8 @@ fn is_of_library(frame: &Frame) -> bool {
     let is_of_rust = ["/rustc/", "/rust/deps/"].iter().any(|begin| source.starts_with(begin))
         || source.contains("/rustlib/src/");
     let is_header = source.starts_with("/usr/include/") || source.contains("/include/c++/");
-    let name = frame.function.trim_start_matches("void ").trim_start_matches('<');
+    let name = frame.function.trim_start_matches("void ").trim_start_matches("void* ");
+    let name = name.trim_start_matches('<');
     let begins = |names: &[&str]| names.iter().any(|begin| name.starts_with(begin));
     is_of_rust
         || is_header

@@ -23,6 +23,30 @@ fn fills(names: &mut std::collections::BTreeMap<u32, String>) {
 fn main() { fills(&mut std::collections::BTreeMap::new()); }
 ";
 
+/// The table of a profile with one stack of these functions, the innermost first.
+fn table_of_stack(functions: &[&str]) -> String {
+    let calls = (1..=functions.len()).map(|at| format!(" {at}001")).collect::<String>();
+    let name = |(at, name): (usize, &&str)| format!("{}000 100 {name}\n", at + 1);
+    let names: String = functions.iter().enumerate().map(name).collect();
+    let contents =
+        format!("cairn heap profile 2\nsite 16 1 5 80 0 0{calls}\nmappings\nnames\n{names}end\n");
+    let home = Home::new();
+    home.file("heap", 0o644, contents.as_bytes());
+    let output = home.cairn().args(["profile", "heap"]).current_dir(home.path()).output().unwrap();
+    assert_succeeded(&output);
+    text(&output.stdout)
+}
+
+/// The functions that it tells of that stack.
+fn told(functions: &[&str]) -> Vec<String> {
+    let table = table_of_stack(functions);
+    let name = |row: &&str| {
+        let (_, name) = row.split_once("< ").or_else(|| row.split_once("  5  ")).expect(row);
+        name.to_owned()
+    };
+    rows(&table).iter().map(name).collect()
+}
+
 /// Compiles a program, has it profiled, and gives its table of what was allocated; None if there is no such compiler.
 fn table_of(compiler: &str, options: &[&str], name: &str, source: &[u8]) -> Option<String> {
     let home = Home::new();
@@ -77,4 +101,36 @@ fn names_of_one_letter_stay() {
     let options = ["-O1", "-fno-omit-frame-pointer"];
     let Some(table) = table_of("cc", &options, "main.c", C) else { return };
     assert!(rows(&table)[0].ends_with("  f"), "{table}");
+}
+
+/// Nothing in a thread of C++'s has a name of the program's where a lambda is inlined: then all is told.
+#[test]
+fn where_a_thread_begins_is_no_function_of_the_programs() {
+    let inner = "std::vector<int>::_M_realloc_insert";
+    let run = "std::thread::_State_impl<main::{lambda()#1}>::_M_run()";
+    for begins in [
+        ["libstdc++.so.6.0.30+0xd44a3", "libc.so.6+0x891f5"],
+        ["libstdc++.so.6.0.28+0xd6de4", "libpthread-2.31.so+0x8609"],
+        ["libstdc++.so.6+0xd44a3", "libpthread.so.0+0x8609"],
+        ["libstdc++.so.6+0xd44a3", "libc-2.31.so+0x11f353"],
+        ["libstdc++.so.6.0.32+0xe0000", "ld-musl-x86_64.so.1+0x5c1f0"],
+        ["execute_native_thread_routine", "start_thread"],
+        ["void* std::__1::__thread_proxy<main::$_0>(void*)", "__clone"],
+        ["libc++.so.1.0+0x4a3", "ld-linux-x86-64.so.2+0x1b"],
+        ["__libc_start_call_main", "__libc_start_main"],
+    ] {
+        let stack = [inner, run, begins[0], begins[1]];
+        assert_eq!(told(&stack), stack);
+        // Where the program has a function, what is called inside of the library is not told.
+        assert_eq!(told(&[inner, inner, "fills", begins[0]])[..2], [inner, "fills"]);
+    }
+}
+
+/// Only those files: functions of a stripped program have no names, either.
+#[test]
+fn nameless_functions_are_the_programs() {
+    for own in ["server+0x1429", "libc-client.so.2007+0x1429", "libserver.so.1+0x1429", "0x1429"] {
+        let stack = ["std::string::_M_create", "std::string::_M_assign", own, "libc.so.6+0x2724a"];
+        assert_eq!(told(&stack), stack[1..]);
+    }
 }
