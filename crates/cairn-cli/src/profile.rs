@@ -9,7 +9,7 @@ use crate::say;
 use anyhow::{Context, Result, ensure};
 use cairn_sight::Source;
 use cairn_sight::profile::{
-    Amounts, Frame, HeapProfile, Names, Row, Subject, View, collapsed, page, pprof, rows,
+    Amounts, Frame, HeapProfile, Names, Row, Subject, View, collapsed, page, pprof, rows, short,
 };
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -21,8 +21,6 @@ use std::path::{Path, PathBuf};
 const ELF: &[u8] = b"\x7fELF";
 /// Rows that the table shows.
 const ROWS: usize = 20;
-/// Letters of a function's name that it shows: those of templates have hundreds.
-const LETTERS: usize = 80;
 /// Functions of each that it shows, without those inside of libraries.
 const FRAMES: usize = 4;
 
@@ -378,12 +376,10 @@ fn is_of_library(frame: &Frame) -> bool {
 /// A function, and where in the source it is.
 fn place(frame: &Frame) -> String {
     let source = frame.source.rsplit('/').next().unwrap_or("");
-    let mut function = frame.function.escape_debug().to_string();
-    if function.chars().count() > LETTERS {
-        function = function.chars().take(LETTERS).chain("...".chars()).collect();
-    }
+    let function = frame.function.escape_debug().to_string();
+    let function = short(&function);
     match source {
-        "" => function,
+        "" => function.into_owned(),
         source => format!("{function} ({}:{})", source.escape_debug(), frame.line),
     }
 }

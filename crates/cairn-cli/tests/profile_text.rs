@@ -134,3 +134,16 @@ fn nameless_functions_are_the_programs() {
         assert_eq!(told(&stack), stack[1..]);
     }
 }
+
+/// Of templates' functions with long types, those with other types, and other functions.
+#[test]
+fn instances_of_templates_differ() {
+    let string = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+    let name =
+        |of: &str, function: &str| format!("app::Cache<{string}, {of}>::{function}({string})");
+    let names = [("First", "insert"), ("Second", "insert"), ("First", "find")];
+    let names = names.map(|(of, function)| name(of, function));
+    let told = told(&names.each_ref().map(String::as_str));
+    assert!(told[0] != told[1] && told[0] != told[2], "{told:?}");
+    assert!(told[0].ends_with("First>::insert(...)"), "{told:?}");
+}
