@@ -58,9 +58,9 @@ pub(crate) struct Args {
     #[arg(long, value_parser = rate, value_name = "BYTES")]
     rate: Option<u64>,
 
-    /// What is looked at
-    #[arg(long, value_enum, default_value_t = Shown::Live)]
-    view: Shown,
+    /// What is looked at, in the table, lines or the page [default: live]
+    #[arg(long, value_enum)]
+    view: Option<Shown>,
 
     /// Write it as pprof reads it, with alloc_objects, alloc_space, inuse_objects, inuse_space, peak_space, pinned_space
     #[arg(long, value_name = "OUT")]
@@ -94,8 +94,26 @@ enum Shown {
     Peak,
     /// What was live, by the bytes of the pages that it keeps from going back
     Pinned,
-    /// All that was allocated, by how long it has lived
+    /// All that was allocated, by how long it has lived: in the table alone
     Lifetimes,
+}
+
+impl Args {
+    fn shown(&self) -> Shown {
+        self.view.unwrap_or(Shown::Live)
+    }
+
+    /// Refuses a view of which nothing would be seen.
+    fn check_view(&self) -> Result<()> {
+        let is_drawn = self.collapsed.is_some() || self.html.is_some();
+        let is_table = !is_drawn && self.save.is_none() && self.pprof.is_none();
+        let is_seen = is_table || is_drawn || self.view.is_none();
+        ensure!(is_seen, "--view: it is for the table, --collapsed and --html");
+        let is_lifetimes = self.shown() == Shown::Lifetimes;
+        let of_table = "it is a table; --collapsed and --html have --view allocated";
+        ensure!(!is_lifetimes || is_table, "--view lifetimes: {of_table}");
+        Ok(())
+    }
 }
 
 impl Shown {
@@ -116,12 +134,13 @@ fn rate(text: &str) -> Result<u64, String> {
 
 /// Prints the profile, or writes it in the forms that are asked for.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    args.check_view()?;
     let outputs = [&args.save, &args.pprof, &args.collapsed, &args.html];
     if let Some(old) = &args.compare {
         outputs.into_iter().flatten().try_for_each(|out| refuse_same(out, old))?;
     }
     let (profile, how) = read(args)?;
-    let view = args.view.view();
+    let view = args.shown().view();
     let mut names = Names::new();
     let path = Path::new(&args.target);
     if let Some(out) = &args.save {
@@ -141,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if outputs.iter().all(|out| out.is_none()) {
         let rows = rows(&profile, &mut names, view);
-        let text = match args.view {
+        let text = match args.shown() {
             Shown::Lifetimes => lifetimes(&profile, &how, &rows)?,
             _ => text(&profile, &how, &rows, view)?,
         };
@@ -204,7 +223,7 @@ fn name(path: &Path, how: &str) -> String {
 
 /// Writes the page with the flame graph.
 fn draw(args: &Args, out: &Path, subject: Subject<'_>) -> Result<()> {
-    let view = args.view.view();
+    let view = args.shown().view();
     let page = match &args.compare {
         None => page(subject, None, view)?,
         Some(old) => {

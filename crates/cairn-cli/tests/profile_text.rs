@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Home, assert_succeeded, display, skipped, text};
+use common::{Home, assert_refused, assert_succeeded, display, skipped, text};
 use std::process::Command;
 
 const CPP: &[u8] = b"
@@ -146,4 +146,33 @@ fn instances_of_templates_differ() {
     let told = told(&names.each_ref().map(String::as_str));
     assert!(told[0] != told[1] && told[0] != told[2], "{told:?}");
     assert!(told[0].ends_with("First>::insert(...)"), "{told:?}");
+}
+
+/// A view of which nothing would be seen, before anything is written.
+#[test]
+fn a_view_that_is_not_shown_is_refused() {
+    let home = Home::new();
+    home.file("heap", 0o644, b"cairn heap profile 2\nmappings\nend\n");
+    let out = home.path().join("out");
+    let run = |view: &str, forms: &[&str]| {
+        let mut command = home.cairn();
+        command.args(["profile", "heap", "--view", view]).current_dir(home.path());
+        command.args(forms.iter().flat_map(|form| [*form, "out"])).output().unwrap()
+    };
+    for forms in [&["--save"][..], &["--pprof"], &["--save", "--pprof"]] {
+        for view in ["live", "peak", "lifetimes"] {
+            assert_refused(
+                &run(view, forms),
+                125,
+                &["--view: it is for the table, --collapsed and --html"],
+            );
+        }
+    }
+    for forms in [&["--collapsed"][..], &["--html"], &["--html", "--pprof"]] {
+        assert_refused(&run("lifetimes", forms), 125, &["--view lifetimes: it is a table"]);
+        assert!(!out.exists());
+        assert_succeeded(&run("peak", forms));
+        std::fs::remove_file(&out).unwrap();
+    }
+    assert_succeeded(&run("lifetimes", &[]));
 }
