@@ -9,7 +9,7 @@ use crate::say;
 use anyhow::{Context, Result, ensure};
 use cairn_sight::Source;
 use cairn_sight::profile::{
-    Amounts, Frame, HeapProfile, Names, Row, Subject, View, collapsed, page, pprof, rows,
+    Amounts, Frame, HeapProfile, Names, Row, Subject, View, collapsed, page, pprof, rows, short,
 };
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -21,8 +21,6 @@ use std::path::{Path, PathBuf};
 const ELF: &[u8] = b"\x7fELF";
 /// Rows that the table shows.
 const ROWS: usize = 20;
-/// Letters of a function's name that it shows: those of templates have hundreds.
-const LETTERS: usize = 80;
 /// Functions of each that it shows, without those inside of libraries.
 const FRAMES: usize = 4;
 
@@ -60,9 +58,9 @@ pub(crate) struct Args {
     #[arg(long, value_parser = rate, value_name = "BYTES")]
     rate: Option<u64>,
 
-    /// What is looked at
-    #[arg(long, value_enum, default_value_t = Shown::Live)]
-    view: Shown,
+    /// What is looked at, in the table, lines or the page [default: live]
+    #[arg(long, value_enum)]
+    view: Option<Shown>,
 
     /// Write it as pprof reads it, with alloc_objects, alloc_space, inuse_objects, inuse_space, peak_space, pinned_space
     #[arg(long, value_name = "OUT")]
@@ -96,8 +94,26 @@ enum Shown {
     Peak,
     /// What was live, by the bytes of the pages that it keeps from going back
     Pinned,
-    /// All that was allocated, by how long it has lived
+    /// All that was allocated, by how long it has lived: in the table alone
     Lifetimes,
+}
+
+impl Args {
+    fn shown(&self) -> Shown {
+        self.view.unwrap_or(Shown::Live)
+    }
+
+    /// Refuses a view of which nothing would be seen.
+    fn check_view(&self) -> Result<()> {
+        let is_drawn = self.collapsed.is_some() || self.html.is_some();
+        let is_table = !is_drawn && self.save.is_none() && self.pprof.is_none();
+        let is_seen = is_table || is_drawn || self.view.is_none();
+        ensure!(is_seen, "--view: it is for the table, --collapsed and --html");
+        let is_lifetimes = self.shown() == Shown::Lifetimes;
+        let of_table = "it is a table; --collapsed and --html have --view allocated";
+        ensure!(!is_lifetimes || is_table, "--view lifetimes: {of_table}");
+        Ok(())
+    }
 }
 
 impl Shown {
@@ -118,12 +134,13 @@ fn rate(text: &str) -> Result<u64, String> {
 
 /// Prints the profile, or writes it in the forms that are asked for.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    args.check_view()?;
     let outputs = [&args.save, &args.pprof, &args.collapsed, &args.html];
     if let Some(old) = &args.compare {
         outputs.into_iter().flatten().try_for_each(|out| refuse_same(out, old))?;
     }
     let (profile, how) = read(args)?;
-    let view = args.view.view();
+    let view = args.shown().view();
     let mut names = Names::new();
     let path = Path::new(&args.target);
     if let Some(out) = &args.save {
@@ -143,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if outputs.iter().all(|out| out.is_none()) {
         let rows = rows(&profile, &mut names, view);
-        let text = match args.view {
+        let text = match args.shown() {
             Shown::Lifetimes => lifetimes(&profile, &how, &rows)?,
             _ => text(&profile, &how, &rows, view)?,
         };
@@ -206,7 +223,7 @@ fn name(path: &Path, how: &str) -> String {
 
 /// Writes the page with the flame graph.
 fn draw(args: &Args, out: &Path, subject: Subject<'_>) -> Result<()> {
-    let view = args.view.view();
+    let view = args.shown().view();
     let page = match &args.compare {
         None => page(subject, None, view)?,
         Some(old) => {
@@ -324,12 +341,38 @@ fn telling(frames: &[Frame]) -> Vec<&Frame> {
     }
 }
 
-/// Whether it is where a thread begins; `main` is Rust's own if it has no source.
+/// How the names of the files begin in which threads begin: the loader, the C library, C++'s.
+const BEGINNINGS: [&str; 10] = [
+    "ld-linux",
+    "ld-musl-",
+    "ld-2.",
+    "libc.so",
+    "libc-2.",
+    "libc.musl-",
+    "libpthread.so",
+    "libpthread-2.",
+    "libstdc++.so",
+    "libc++.so",
+];
+/// Functions of these files that a thread begins in, where they have names.
+const FIRST: [&str; 7] = [
+    "_start",
+    "start_thread",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "execute_native_thread_routine",
+];
+
+/// Whether it is where a thread begins, with a name or without; `main` is Rust's own if it has no source.
 fn is_beginning(frame: &Frame) -> bool {
     let name = frame.function.as_str();
-    let is_of_libc = ["__libc_start", "libc.so"].iter().any(|begin| name.starts_with(begin));
-    let is_first = ["_start", "start_thread", "clone", "clone3", "__clone3"].contains(&name);
-    is_of_libc || is_first || name == "main" && frame.source.is_empty()
+    let file = name.rsplit_once("+0x").map(|(file, _)| file);
+    let is_of_file =
+        file.is_some_and(|file| BEGINNINGS.iter().any(|begin| file.starts_with(begin)));
+    let is_named = FIRST.contains(&name) || name.starts_with("__libc_start");
+    is_of_file || is_named || name == "main" && frame.source.is_empty()
 }
 
 /// Whether a function is of Rust's or C++'s library, or of a crate from a registry.
@@ -338,7 +381,8 @@ fn is_of_library(frame: &Frame) -> bool {
     let is_of_rust = ["/rustc/", "/rust/deps/"].iter().any(|begin| source.starts_with(begin))
         || source.contains("/rustlib/src/");
     let is_header = source.starts_with("/usr/include/") || source.contains("/include/c++/");
-    let name = frame.function.trim_start_matches("void ").trim_start_matches('<');
+    let name = frame.function.trim_start_matches("void ").trim_start_matches("void* ");
+    let name = name.trim_start_matches('<');
     let begins = |names: &[&str]| names.iter().any(|begin| name.starts_with(begin));
     is_of_rust
         || is_header
@@ -351,12 +395,10 @@ fn is_of_library(frame: &Frame) -> bool {
 /// A function, and where in the source it is.
 fn place(frame: &Frame) -> String {
     let source = frame.source.rsplit('/').next().unwrap_or("");
-    let mut function = frame.function.escape_debug().to_string();
-    if function.chars().count() > LETTERS {
-        function = function.chars().take(LETTERS).chain("...".chars()).collect();
-    }
+    let function = frame.function.escape_debug().to_string();
+    let function = short(&function);
     match source {
-        "" => function,
+        "" => function.into_owned(),
         source => format!("{function} ({}:{})", source.escape_debug(), frame.line),
     }
 }

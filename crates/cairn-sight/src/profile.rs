@@ -15,6 +15,7 @@ mod outside;
 mod perf_map;
 mod picture;
 mod pprof;
+mod short;
 mod stacks;
 mod text;
 
@@ -26,6 +27,7 @@ pub(crate) use outside::{Allocated, Sample, Table, allocated};
 pub use perf_map::PerfMap;
 pub use picture::{Subject, page};
 pub use pprof::pprof;
+pub use short::short;
 pub(crate) use stacks::is_own;
 pub use stacks::{Row, View, collapsed, rows};
 

@@ -85,7 +85,7 @@ impl Debug {
         // A copy first: in a mapping it may be another one by now than when it was looked at.
         let name = self.symbols.containing(address)?.name().as_bytes().to_vec();
         let name = String::from_utf8_lossy(&name);
-        let function = addr2line::demangle_auto(name, None).into_owned();
+        let function = readable(name, None);
         // Its line is known without its name where another file describes it.
         let place = nameless.into_iter().next().map(|frame| (frame.source, frame.line));
         let (source, line) = place.unwrap_or_default();
@@ -105,11 +105,14 @@ impl Debug {
         };
         let mut frames = Vec::new();
         while let Ok(Some(frame)) = found.next() {
-            let name = frame.function.as_ref().and_then(|name| name.demangle().ok());
+            let name = frame
+                .function
+                .as_ref()
+                .and_then(|name| name.raw_name().ok().map(|raw| readable(raw, name.language)));
             let (source, line) = frame.location.map_or(("", 0), |location| {
                 (location.file.unwrap_or(""), location.line.unwrap_or(0))
             });
-            let function = name.map_or_else(String::new, Cow::into_owned);
+            let function = name.unwrap_or_default();
             frames.push(Frame { function, source: source.to_owned(), line: line.into() });
         }
         Some(frames)
@@ -119,6 +122,18 @@ impl Debug {
     fn in_package(&self, wanted: &SplitDwarfLoad<Part>) -> Option<Arc<Dwarf<Part>>> {
         let unit = self.package.as_ref()?.find_cu(wanted.dwo_id, &wanted.parent).ok()?;
         unit.map(Arc::new)
+    }
+}
+
+/// How the names begin that C++'s and Rust's compilers make.
+const MADE: [&str; 7] = ["_Z", "__Z", "___Z", "____Z", "_GLOBAL_", "_R", "__R"];
+
+/// A function's name as its source has it. Without such a beginning it is the source's own: who reads made names takes types,
+/// too, and `f` is one for `float`.
+fn readable(name: Cow<'_, str>, language: Option<gimli::DwLang>) -> String {
+    match MADE.iter().any(|begin| name.starts_with(begin)) {
+        true => addr2line::demangle_auto(name, language).into_owned(),
+        false => name.into_owned(),
     }
 }
 
@@ -204,6 +219,35 @@ impl Deref for Bytes {
         match self {
             Bytes::Read(bytes) => bytes,
             Bytes::Mapped(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable;
+    use addr2line::gimli;
+
+    #[test]
+    fn names_that_compilers_make_are_made_readable() {
+        for (name, expected) in [
+            ("_Z1fi", "f(int)"),
+            ("__Z1fi", "f(int)"),
+            ("_ZN5fills1fE", "fills::f"),
+            ("_RNvC5fills1f", "fills::f"),
+            ("__RNvC5fills1f", "fills::f"),
+        ] {
+            assert_eq!(readable(name.into(), None), expected, "{name}");
+        }
+    }
+
+    /// Of C's, and of C++'s with `extern "C"`: some are types' names to who makes names readable.
+    #[test]
+    fn other_names_stay() {
+        for name in ["f", "v", "i", "Pc", "St", "5fills", "main", "", "_R", "_Z", "R", "ZN1fE"] {
+            for language in [None, Some(gimli::DW_LANG_C_plus_plus), Some(gimli::DW_LANG_Rust)] {
+                assert_eq!(readable(name.into(), language), name);
+            }
         }
     }
 }

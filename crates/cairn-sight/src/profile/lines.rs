@@ -7,13 +7,12 @@
 //! Checked: tests here; tests/leaks.rs and tests/page_samples.rs of the command.
 //! Story: docs/guide/profile.md
 
-use super::{Builds, Frame, HeapProfile, Mapping, Names, PerfMap, is_own};
+use super::{Builds, Frame, HeapProfile, Mapping, Names, PerfMap, is_own, short};
 use crate::memory::{Area, Memory};
 use std::ops::Range;
 
-/// Functions of a stack, and letters of a function's name, in one line.
+/// Functions of a stack in one line.
 const FUNCTIONS: usize = 3;
-const LETTERS: usize = 80;
 
 /// What calls of a target are written with.
 pub(crate) struct Lines {
@@ -46,9 +45,9 @@ impl Lines {
             frames.truncate(main + 1);
         }
         let own = frames.iter().filter(|frame| !is_of_language(&frame.function));
-        let mut some: Vec<_> = own.take(FUNCTIONS).map(short).collect();
+        let mut some: Vec<_> = own.take(FUNCTIONS).map(brief).collect();
         if some.is_empty() {
-            some.extend(frames.iter().take(FUNCTIONS).map(short));
+            some.extend(frames.iter().take(FUNCTIONS).map(brief));
         }
         if some.is_empty() { "an unknown stack".to_owned() } else { some.join(" < ") }
     }
@@ -80,12 +79,9 @@ fn line(frame: &Frame) -> String {
     placed(&frame.function, frame)
 }
 
-/// The same without the end of a long name: those of templates have hundreds of letters.
-fn short(frame: &Frame) -> String {
-    match frame.function.char_indices().nth(LETTERS) {
-        Some((end, _)) => placed(&format!("{}...", &frame.function[..end]), frame),
-        None => line(frame),
-    }
+/// The same with a short name.
+fn brief(frame: &Frame) -> String {
+    placed(&short(&frame.function), frame)
 }
 
 fn placed(function: &str, frame: &Frame) -> String {
@@ -97,7 +93,7 @@ fn placed(function: &str, frame: &Frame) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, is_of_language, short};
+    use super::is_of_language;
 
     #[test]
     fn libraries_of_languages_are_known() {
@@ -112,13 +108,5 @@ mod tests {
         for name in ["main", "standard::run", "<app::Cache as core::ops::Drop>::drop", ""] {
             assert!(!is_of_language(name), "{name}");
         }
-    }
-
-    #[test]
-    fn long_names_are_cut_between_letters() {
-        let frame = |function| Frame { function, source: "/a/b.c".to_owned(), line: 7 };
-        assert_eq!(short(&frame("f".to_owned())), "f (b.c:7)");
-        let cut = short(&frame("\u{e4}".repeat(81)));
-        assert_eq!(cut, format!("{}... (b.c:7)", "\u{e4}".repeat(80)));
     }
 }

@@ -112,7 +112,8 @@ fn who_loses_the_sampler_may_ask_again() {
     });
 }
 
-/// Nor does a loop that lives in its cache make a tool outside wait until upkeep is due, at each 64th slow tick: it looks at each eighth.
+/// Nor does a loop that lives in its cache make a tool outside wait until upkeep is due, at each 64th slow tick: the heap
+/// looks at each eighth slow tick.
 #[test]
 fn a_tool_outside_is_heard_at_a_slow_tick() {
     alone(|| {
