@@ -211,6 +211,49 @@ fn forks_of_a_heap_whose_mappings_move() {
     });
 }
 
+/// A thread deletes heaps for readers, which are kept with what is in use of them, and collects what comes home, while another
+/// one forks. In the child they go with their last blocks.
+#[cfg(not(miri))]
+#[test]
+fn forks_while_deleted_heaps_are_collected() {
+    explore("forks_while_deleted_heaps_are_collected", || {
+        if crate::base::policy::HARDENED {
+            return;
+        }
+        Held::allocate(1000).into_iter().for_each(Held::free);
+        let bag = Bag::default();
+        let theirs = bag.clone();
+        let other = spawn(move || {
+            let mut random = Random::new(1);
+            for _ in 0..8 {
+                let id = crate::HeapId::new_concurrent(16).expect("there is memory");
+                let new = |_| Held::allocate_in(id, small(&mut random));
+                (0..4).filter_map(new).for_each(|held| theirs.put(held));
+                // SAFETY: nobody uses it any more.
+                unsafe { id.delete() };
+                (0..3).for_each(|_| theirs.free_one(&mut random));
+                crate::thread::pool::left::collect();
+            }
+        });
+        for _ in 0..4 {
+            (0..4).for_each(|nth| bag.free_one(&mut Random::new(nth)));
+            let child = || {
+                bag.empty();
+                crate::purge();
+                crate::check();
+                // SAFETY: heaps that have been made; there is one thread.
+                let is_closed = |&heap: &*mut crate::heap::Heap| unsafe { (*heap).is_closed() };
+                let kept = crate::thread::pool::all().filter(is_closed).count();
+                // One was being made, or deleted; a block of another one was being freed, or a span of it was being given back.
+                assert!(kept <= 2, "{kept} heaps stay");
+            };
+            threads::fork(|| (), child);
+        }
+        finish([other]);
+        bag.empty();
+    });
+}
+
 #[cfg(not(miri))]
 fn busy_heaps(meanwhile: impl Fn(&Heaps, &Bag)) {
     let (heaps, bag) = (Heaps::default(), Bag::default());
