@@ -148,8 +148,12 @@ extern "C" fn start() {
     if stats::is_wanted() || wishes.profile {
         report::note_stderr();
         destination::note_copy();
-        // Also for a file that cannot be made in the end.
-        if report::see_forks() {
+        // Also for a file that cannot be made in the end. Else nobody shall wait for what the program has closed.
+        let is_sure = |is_wanted: bool, file| !is_wanted || destination::seems_possible(file);
+        let goes_elsewhere = is_sure(stats::is_wanted(), stats::file())
+            && is_sure(wishes.profile, profile::file())
+            && report::has_reader();
+        if report::see_forks() && !goes_elsewhere {
             report::keep_stderr();
         }
     }

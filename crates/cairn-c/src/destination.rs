@@ -1,7 +1,7 @@
 //! The file that a setting names: kept while the library is loaded, made when there is something to write.
 
 use crate::environment::name_beside_another;
-use crate::report::{Output, process};
+use crate::report::{Output, may_write, process};
 use crate::settings::PATH_BYTES_MAX;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -62,6 +62,20 @@ impl Destination {
         let mut room = [0; PATH_BYTES_MAX + SUFFIX];
         Output::to_file(expand(self.path(), rank, &mut room)?)
     }
+}
+
+/// Whether a file of that path can probably be made or written; not if there is none.
+pub(crate) fn seems_possible(path: &[u8]) -> bool {
+    let directory = match path.iter().rposition(|&byte| byte == b'/') {
+        Some(end) => path.get(..=end).unwrap_or(path),
+        None => b".",
+    };
+    let is_writable = |path: &[u8]| {
+        let mut room = [0; PATH_BYTES_MAX];
+        room.iter_mut().zip(path).for_each(|(to, &from)| *to = from);
+        CStr::from_bytes_until_nul(&room).is_ok_and(may_write)
+    };
+    !path.is_empty() && (is_writable(path) || is_writable(directory))
 }
 
 /// The path with the process's number for each `%p`. Behind it are the name of a copy that is not the process's own

@@ -208,6 +208,19 @@ pub(crate) fn keep_stderr() {
     let _ = LEAST.into_iter().any(keep);
 }
 
+/// Whether standard error is a pipe or a socket, whose reader may wait until all have closed it.
+pub(crate) fn has_reader() -> bool {
+    look_at(STDERR)
+        .is_ok_and(|found| matches!(found.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK))
+}
+
+/// Whether the process may write that file, or make files in that directory.
+pub(crate) fn may_write(path: &CStr) -> bool {
+    let arguments = [path.as_ptr().expose_provenance(), libc::W_OK as usize, 0];
+    // SAFETY: the path ends with a zero.
+    unsafe { call(libc::SYS_faccessat, libc::AT_FDCWD, arguments) == 0 }
+}
+
 /// The descriptor, unless the program has closed it and may use the number for another file.
 fn kept_stderr() -> Option<c_int> {
     let kept = KEPT.load(Ordering::Relaxed);

@@ -355,6 +355,25 @@ fn a_child_left_behind_does_not_keep_standard_error() {
     }
 }
 
+/// Nor does it wait for a server that has closed it, and whose account or profile goes into a file.
+#[test]
+fn a_server_with_a_file_does_not_keep_standard_error() {
+    let directory = scratch_dir();
+    let file = |name: &str| directory.join(name).to_str().expect("text").to_owned();
+    let (account, profile) = (file("server-account"), file("server-profile"));
+    let settings = [STATS, ("CAIRN_STATS_FILE", &account), ("CAIRN_PROFILE", &profile)];
+    for (what, mut command) in commands("closes_all_and_waits", &settings) {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut said = String::new();
+        child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        assert_eq!(said, "", "{what}");
+        child.kill().expect("it is there");
+        // Not by its alarm.
+        let signal = child.wait().expect("it ends").signal();
+        assert_eq!(signal, Some(libc::SIGKILL), "{what}");
+    }
+}
+
 // At a signal.
 
 const AT_SIGNAL: [(&str, &str); 2] = [STATS, ("CAIRN_STATS_AT_SIGNAL", "1")];

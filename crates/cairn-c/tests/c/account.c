@@ -106,6 +106,16 @@ static void closes_standard_error(void)
     close(2);
 }
 
+/* As a server does that is up. */
+static void closes_all_and_waits(void)
+{
+    hold();
+    for (int descriptor = 0; descriptor < 3; descriptor++)
+        close(descriptor);
+    alarm(20);
+    pause();
+}
+
 /* As with `program 2>&1 >file | head -1`. What is printed is written at the exit. */
 static void loses_its_reader(void)
 {
@@ -274,6 +284,7 @@ static const struct test_case cases[] = {
     {"children", children},
     {"changes_its_title", changes_its_title},
     {"closes_standard_error", closes_standard_error},
+    {"closes_all_and_waits", closes_all_and_waits},
     {"loses_its_reader", loses_its_reader},
     {"puts_data_in_its_place", puts_data_in_its_place},
     {"puts_data_in_the_place_of_both", puts_data_in_the_place_of_both},
