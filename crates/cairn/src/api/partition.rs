@@ -12,7 +12,7 @@ use crate::heap::Heap;
 use crate::map::address_map;
 use crate::thread::pool::{
     self,
-    partitions::{put_all, take},
+    partitions::{Taken, put_all, take},
 };
 use crate::{closed, large, thread};
 use core::ptr::null_mut;
@@ -74,8 +74,15 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
             // The program has been called in there.
             return Some(closed::allocate(*place, size, align));
         }
+        let mut is_lent = false;
         if (*place).is_null() {
-            *place = take(partition, mine);
+            *place = match take(partition, mine) {
+                Taken::Own(heap) => heap,
+                Taken::Common(heap) => {
+                    is_lent = true;
+                    heap
+                }
+            };
         }
         if (*place).is_null() {
             // Who waits for this thread's may have the one that it waits for.
@@ -85,8 +92,8 @@ fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> 
         (*mine).busy_partitions |= busy;
         let block = closed::allocate(*place, size, align);
         (*mine).busy_partitions &= !busy;
-        // Where places are scarce, threads take turns, also at what they have kept from before.
-        if pool::is_all_but_full() {
+        // Where places are scarce, threads keep none.
+        if is_lent || pool::is_all_but_full() {
             put_all(mine);
         }
         Some(block)

@@ -405,6 +405,36 @@ fn who_waits_keeps_no_heap_that_another_waits_for() {
     });
 }
 
+/// A thread that keeps the heap of a partition may wait elsewhere for ever: others have one all the same.
+#[test]
+fn who_sleeps_keeps_no_heap_that_another_needs() {
+    alone(|| {
+        set_address_space(256 << 20);
+        let asks = || {
+            let blocks: Vec<_> = (0..PARTITIONS).map(|of| allocate_in(of, 100, 16)).collect();
+            assert!(blocks.iter().all(|block| !block.is_null()), "{blocks:?}");
+            blocks.into_iter().for_each(free);
+        };
+        // It has one of each, made while there were places.
+        let sleeper = Other::with_heap();
+        sleeper.does(asks);
+        let others = [(); 2].map(|()| Other::with_heap());
+        while !pool::is_all_but_full() {
+            assert!(!pool::take().is_null());
+        }
+        for other in &others {
+            other.does(asks);
+        }
+        // This one has given back what it had.
+        sleeper.does(asks);
+        asks();
+        purge();
+        others.into_iter().for_each(Other::leaves);
+        sleeper.leaves();
+        check();
+    });
+}
+
 /// Threads that have no heap, as all places for theirs are taken, are lent one in turns.
 #[test]
 fn threads_without_a_place_take_turns() {

@@ -18,42 +18,86 @@ pub(crate) struct Free {
     next: Stack<Heap>,
     /// Those that have.
     done: Stack<Heap>,
-    /// It has a heap, or somebody makes it one.
-    has_one: bool,
+    /// The one for threads that find no place for theirs: no thread keeps it. Null: none yet.
+    common: *mut Heap,
+    /// Somebody has that one, or makes it.
+    is_taken: bool,
 }
 
+// SAFETY: heaps are never unmapped, and those in here are the lock owner's.
+unsafe impl Send for Free {}
+
 pub(crate) static FREE: Lock<[Free; PARTITIONS]> = Lock::new(NONE);
-const NONE: [Free; PARTITIONS] =
-    [const { Free { next: Stack::EMPTY, done: Stack::EMPTY, has_one: false } }; PARTITIONS];
+const NONE: [Free; PARTITIONS] = [const {
+    Free { next: Stack::EMPTY, done: Stack::EMPTY, common: null_mut(), is_taken: false }
+}; PARTITIONS];
+
+/// A heap of a partition, or null.
+pub(crate) enum Taken {
+    /// The thread may keep it.
+    Own(*mut Heap),
+    /// It is for one call.
+    Common(*mut Heap),
+}
 
 /// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one, or if places for heaps are
-/// scarce, and another thread has the one of the partition now.
+/// scarce, and another thread has the one that threads take turns at.
 ///
 /// # Safety
 /// The calling thread's heap.
-pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
+pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> Taken {
     let is_scarce = super::is_all_but_full();
-    let (mut heap, mut is_first) = (null_mut(), false);
     if let Some(free) = FREE.lock().get_mut(partition) {
-        heap = if free.done.is_empty() { free.next.pop() } else { free.done.pop() };
+        let heap = if free.done.is_empty() { free.next.pop() } else { free.done.pop() };
         if !heap.is_null() {
             // SAFETY: the caller's now. Under the lock: what is nobody's in a forked child is in the list.
             unsafe { (*heap).member.set_user((*mine).thread, mine) };
-            return heap;
+            return Taken::Own(heap);
         }
-        is_first = !core::mem::replace(&mut free.has_one, true);
     }
-    if is_first || !is_scarce {
-        heap = close(take_any(if is_first { 0 } else { LEFT_FOR_GOOD }), null_mut());
+    // SAFETY: as above.
+    unsafe {
+        let own = if is_scarce { null_mut() } else { make(partition, mine, LEFT_FOR_GOOD) };
+        if own.is_null() { Taken::Common(take_common(partition, mine)) } else { Taken::Own(own) }
     }
-    if !heap.is_null() {
-        // SAFETY: as above.
-        unsafe {
-            (*heap).member.set_user((*mine).thread, mine);
-            (*heap).partition = partition as u8 + 1;
+}
+
+/// Takes the one that threads take turns at, which is made by the first; null if another thread has it, or if there is no memory.
+///
+/// # Safety
+/// As for `take`.
+unsafe fn take_common(partition: usize, mine: *mut Heap) -> *mut Heap {
+    // SAFETY: as above; the heap is the caller's.
+    unsafe {
+        if let Some(free) = FREE.lock().get_mut(partition) {
+            if core::mem::replace(&mut free.is_taken, true) {
+                return null_mut();
+            }
+            if let Some(heap) = free.common.as_mut() {
+                heap.member.set_user((*mine).thread, mine);
+                return heap;
+            }
         }
-    } else if is_first {
-        FREE.lock().get_mut(partition).into_iter().for_each(|free| free.has_one = false);
+        let heap = make(partition, mine, 0);
+        if let Some(free) = FREE.lock().get_mut(partition) {
+            free.common = heap;
+            free.is_taken = !heap.is_null();
+        }
+        heap
+    }
+}
+
+/// Makes a heap, if `spare` places are left behind it; null if not, or if there is no memory.
+///
+/// # Safety
+/// As for `take`.
+unsafe fn make(partition: usize, mine: *mut Heap, spare: usize) -> *mut Heap {
+    let heap = close(take_any(spare), null_mut());
+    // SAFETY: null, or the caller's.
+    if let Some(heap) = unsafe { heap.as_mut() } {
+        // SAFETY: the caller's.
+        heap.member.set_user(unsafe { (*mine).thread }, mine);
+        heap.partition = partition as u8 + 1;
     }
     heap
 }
@@ -70,7 +114,11 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
         (*heap).give_back();
         if let Some(free) = FREE.lock().get_mut(partition) {
             (*heap).member.user.store(NOBODY, Ordering::Relaxed);
-            free.done.push(heap);
+            if free.common == heap {
+                free.is_taken = false;
+            } else {
+                free.done.push(heap);
+            }
         }
     }
 }
@@ -112,6 +160,17 @@ pub(crate) unsafe fn give_back(mine: *mut Heap) {
             // SAFETY: the caller's now.
             unsafe { put(partition, heap) };
         }
+        // One that is being made is not looked for.
+        if FREE.lock().get(partition).is_some_and(|free| !free.common.is_null()) {
+            // SAFETY: as above.
+            unsafe {
+                let heap = take_common(partition, mine);
+                fence(Ordering::Release);
+                if !heap.is_null() {
+                    put(partition, heap);
+                }
+            }
+        }
     }
 }
 
@@ -131,10 +190,14 @@ pub(crate) fn settle_in_child() {
     // SAFETY: there is one thread; what it may have been doing here goes on from where it likes.
     let all = unsafe { &mut *FREE.alone() };
     // A child touches no page of them if there is nothing to change.
-    let used = all.iter_mut().take(in_hardened(0, PARTITIONS)).filter(|free| free.has_one);
-    used.for_each(|free| free.has_one = false);
+    let is_made = |free: &&mut Free| free.is_taken && free.common.is_null();
+    let used = all.iter_mut().take(in_hardened(0, PARTITIONS)).filter(is_made);
+    used.for_each(|free| free.is_taken = false);
     if is_torn {
-        *all = NONE;
+        for free in all.iter_mut() {
+            (free.next, free.done) = (Stack::EMPTY, Stack::EMPTY);
+            free.is_taken = !free.common.is_null();
+        }
         for heap in super::all() {
             // SAFETY: heaps that have been made, and are in no list.
             unsafe {
@@ -143,7 +206,11 @@ pub(crate) fn settle_in_child() {
                 if let Some(free) =
                     all.get_mut(partition).filter(|_| (*heap).is_closed() && is_nobodys())
                 {
-                    free.done.push(heap);
+                    if free.common == heap {
+                        free.is_taken = false;
+                    } else {
+                        free.done.push(heap);
+                    }
                 }
             }
         }
