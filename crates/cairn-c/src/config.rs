@@ -148,12 +148,7 @@ extern "C" fn start() {
     if stats::is_wanted() || wishes.profile {
         report::note_stderr();
         destination::note_copy();
-        // Also for a file that cannot be made in the end. Else nobody shall wait for what the program has closed.
-        let is_sure = |is_wanted: bool, file| !is_wanted || destination::seems_possible(file);
-        let goes_elsewhere = is_sure(stats::is_wanted(), stats::file())
-            && is_sure(wishes.profile, profile::file())
-            && report::has_reader();
-        if report::see_forks() && !goes_elsewhere {
+        if report::see_forks() && needs_stderr(&wishes) {
             report::keep_stderr();
         }
     }
@@ -183,6 +178,15 @@ extern "C" fn start() {
     {
         warn(format_args!("{shown}STATS_AT_SIGNAL: no thread can be started"));
     }
+}
+
+/// Whether standard error is needed at the end: also for a file that cannot be made then. Else who reads a pipe shall not wait for
+/// what the program has closed.
+fn needs_stderr(wishes: &Wishes) -> bool {
+    let is_sure = |is_wanted: bool, file| !is_wanted || destination::seems_possible(file);
+    let is_in_files =
+        is_sure(stats::is_wanted(), stats::file()) && is_sure(wishes.profile, profile::file());
+    !is_in_files || !report::has_reader()
 }
 
 extern "C" fn end() {
