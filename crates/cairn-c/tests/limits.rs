@@ -99,6 +99,12 @@ fn holes_do_not_use_up_mappings() {
     }
 }
 
+/// Coroutines have 8 KiB, if glibc's word for the stack of a signal is taken for it.
+#[test]
+fn a_small_stack_will_do() {
+    passes_in(&[Loading::Preloaded], "limits.c", &["small_stack"]);
+}
+
 #[test]
 fn it_starts_and_works_under_ulimit_v() {
     for loading in EVERYWHERE {

@@ -78,6 +78,21 @@ fn thread_storage_may_be_large() {
     }
 }
 
+/// glibc takes thread storage out of each stack, and refuses a stack only if next to nothing is left of it.
+#[test]
+fn thread_storage_leaves_a_stack() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let Some(program) = Program::build("purge_thread.c", Loading::Preloaded) else { return };
+    for bytes in (58_000..62_000).step_by(250) {
+        let mut command = program.command(&["largest_runs"]);
+        let tunable = format!("glibc.rtld.optional_static_tls={bytes}");
+        command.env("CAIRN_PURGE_THREAD", "1").env("GLIBC_TUNABLES", tunable);
+        run(command).assert_quiet_success(&format!("{bytes} bytes"));
+    }
+}
+
 /// Without memory for a thread's stack, or under a limit on their number. The limit does not
 /// count for root, and so the program runs as another user.
 #[test]

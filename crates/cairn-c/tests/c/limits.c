@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <ucontext.h>
 
 static void lower(int resource, size_t bytes)
 {
@@ -391,6 +392,51 @@ static void few_mappings(void)
     }
 }
 
+enum { STACK = 1 << 20, SMALL_STACK = 8 << 10 };
+
+static struct { ucontext_t program, coroutine; } contexts;
+
+/* All ways to allocate, with so much in use that the process's group is looked for. */
+static void on_a_stack(void)
+{
+    enum { LIVE = 4000 };
+    static void *live[LIVE];
+    uint64_t random = 88172645463325252u;
+    for (int step = 0; step < 40000; step++) {
+        void **slot = &live[random_next(&random) % LIVE];
+        size_t size = 1 + random_size(&random, step % 300 ? 17 : 23);
+        if (step % 3 == 0) {
+            *slot = realloc(*slot, size);
+        } else {
+            free(*slot);
+            *slot = step % 3 == 1 ? malloc(size) : aligned_alloc(64 << step % 8, size);
+        }
+        CHECK(*slot != NULL, "%zu bytes, step %d", size, step);
+        *(char *)*slot = 1;
+        if (step % 5000 == 0) malloc_trim(0);
+    }
+    for (size_t slot = 0; slot < LIVE; slot++) free(live[slot]);
+    swapcontext(&contexts.coroutine, &contexts.program);
+}
+
+/* A coroutine's, or a thread's of the least size. */
+static void small_stack(void)
+{
+    unsigned char *stack =
+        mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED, "a stack");
+    memset(stack, 0xee, STACK);
+    getcontext(&contexts.coroutine);
+    contexts.coroutine.uc_stack.ss_sp = stack;
+    contexts.coroutine.uc_stack.ss_size = STACK;
+    contexts.coroutine.uc_link = &contexts.program;
+    makecontext(&contexts.coroutine, on_a_stack, 0);
+    swapcontext(&contexts.program, &contexts.coroutine);
+    size_t untouched = 0;
+    while (stack[untouched] == 0xee) untouched++;
+    CHECK(STACK - untouched <= SMALL_STACK, "%zu bytes of stack", STACK - untouched);
+}
+
 static const struct test_case cases[] = {
     {"works", works},
     {"limited_later", limited_later},
@@ -406,5 +452,6 @@ static const struct test_case cases[] = {
     {"locked", locked},
     {"locks_what_comes", locks_what_comes},
     {"few_mappings", few_mappings},
+    {"small_stack", small_stack},
 };
 MAIN(cases)

@@ -15,8 +15,9 @@ use core::ffi::CStr;
 
 /// From here on it is none: what the first version says where there is none.
 const NO_LIMIT: u64 = 1 << 60;
-/// Bytes read of a file: what is wanted of the long ones stands there.
-const ROOM: usize = 2048;
+/// Bytes read of a file: what is wanted of the long ones stands there. The first version's list of groups has a line for each of
+/// a dozen.
+const ROOM: usize = 4096;
 
 /// What the versions of cgroups differ by.
 struct Version {
@@ -28,6 +29,14 @@ struct Version {
     files: [&'static [u8]; 2],
     /// Where it is counted how many processes were ended.
     events: &'static [u8],
+}
+
+impl Version {
+    /// The lower of the limits of a group, whose folder these parts are; `NO_LIMIT` or more if there is none.
+    fn limit(&self, [mount, path]: &[&[u8]; 2]) -> u64 {
+        let of = |name| number([mount, path, name]).unwrap_or(NO_LIMIT);
+        self.limits.into_iter().map(of).min().unwrap_or(NO_LIMIT)
+    }
 }
 
 const V1: Version = Version {
@@ -53,6 +62,9 @@ pub(crate) struct Group {
 
 /// It, if there is one; None: nobody has looked for it.
 static GROUP: Lock<Option<Option<Group>>> = Lock::new(None);
+
+/// Where long files are read to. Not on the stack: who calls `malloc` may have a small one.
+static LONG_FILE: Lock<[u8; ROOM]> = Lock::new([0; ROOM]);
 
 /// See `is_hidden`. Relaxed: under the same lock.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
@@ -117,38 +129,37 @@ impl Group {
     /// In a forked child, before it has a second thread: it may be in another group soon.
     pub(crate) fn forget_in_child() {
         GROUP.settle_in_child();
+        LONG_FILE.settle_in_child();
         // SAFETY: there is one thread; if it was looking, it finds nothing, and looks again.
         unsafe { *GROUP.alone() = None };
     }
 
     /// Looks for it; None if no group has a limit, or none that can be seen.
+    #[inline(never)]
     fn find() -> Option<Group> {
-        // The first version has a line for each of a dozen groups.
-        let mut room = [0; 2 * ROOM];
-        let list = read(c"/proc/self/cgroup", &mut room)?;
+        let mut room = LONG_FILE.lock();
+        let list = read(c"/proc/self/cgroup", &mut *room)?;
         let (version, path) = place(list)?;
-        let mut lowest: Option<(u64, Group)> = None;
         let mut path = path.strip_suffix(b"/").unwrap_or(path);
+        let mut lowest = (NO_LIMIT, path);
         loop {
-            if let Some(folder) = Path::of(&[version.mount, path]) {
-                let group = Group { version, folder };
-                let least = lowest.as_ref().map_or(NO_LIMIT, |lowest| lowest.0);
-                lowest = match group.limit() {
-                    Some(limit) if limit < least => Some((limit, group)),
-                    _ => lowest,
-                };
+            let limit = version.limit(&[version.mount, path]);
+            if limit < lowest.0 {
+                lowest = (limit, path);
             }
             // Up to the root of what is mounted: in a container, often the group itself.
             let Some(end) = path.iter().rposition(|&b| b == b'/') else { break };
             path = path.get(..end)?;
         }
-        Some(lowest?.1)
+        let (limit, path) = lowest;
+        let folder = (limit < NO_LIMIT).then(|| Path::of(&[version.mount, path]))??;
+        Some(Group { version, folder })
     }
 
     /// The lower of its limits; None if it has none now.
     fn limit(&self) -> Option<u64> {
-        let limits = self.version.limits.map(|name| self.number(name).unwrap_or(NO_LIMIT));
-        limits.into_iter().min().filter(|&limit| limit < NO_LIMIT)
+        let limit = self.version.limit(&[self.folder.text(), b""]);
+        (limit < NO_LIMIT).then_some(limit)
     }
 
     /// What it has; None if there is no limit now.
@@ -159,24 +170,24 @@ impl Group {
 
     /// Bytes of files that it has in memory.
     pub(crate) fn files(&self) -> Option<u64> {
-        let mut room = [0; ROOM];
-        let stat = self.read(b"/memory.stat", &mut room)?;
+        let mut room = LONG_FILE.lock();
+        let stat = self.read(b"/memory.stat", &mut *room)?;
         Some(self.version.files.into_iter().filter_map(|name| value(stat, name)).sum())
     }
 
     /// How often it has come to a limit, and how many processes were ended for that.
     pub(crate) fn events(&self) -> [u64; 2] {
-        let mut room = [0; ROOM];
+        let mut room = LONG_FILE.lock();
         let hits = self.number(b"/memory.failcnt").unwrap_or(0);
-        let Some(events) = self.read(self.version.events, &mut room) else { return [hits, 0] };
+        let Some(events) = self.read(self.version.events, &mut *room) else { return [hits, 0] };
         let count = |name: &[u8]| value(events, name).unwrap_or(0);
         [hits + count(b"max ") + count(b"high "), count(b"oom_kill ")]
     }
 
     /// In which part of the last 10 seconds some process of it waited for memory, in hundredths of a percent.
     pub(crate) fn pressure(&self) -> u64 {
-        let mut room = [0; ROOM];
-        let text = self.read(b"/memory.pressure", &mut room);
+        let mut room = LONG_FILE.lock();
+        let text = self.read(b"/memory.pressure", &mut *room);
         let average = text.and_then(|text| {
             let mut parts = text.strip_prefix(b"some avg10=")?.splitn(3, |&b| !b.is_ascii_digit());
             Some(parsed(parts.next()?)? * 100 + parsed(parts.next()?)?)
@@ -185,16 +196,27 @@ impl Group {
     }
 
     /// The number in a file; None if there is another word, or no file.
-    #[inline(never)]
     fn number(&self, name: &[u8]) -> Option<u64> {
-        let mut room = [0; 32];
-        parsed(self.read(name, &mut room)?)
+        number([self.folder.text(), b"", name])
     }
 
     fn read<'a>(&self, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
-        let path = Path::of(&[self.folder.text(), name])?;
-        read(CStr::from_bytes_until_nul(&path.0).ok()?, room)
+        read_at([self.folder.text(), b"", name], room)
     }
+}
+
+/// What the file holds whose path these parts are.
+#[inline(never)]
+fn read_at<'a>(path: [&[u8]; 3], room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut whole = Path::EMPTY;
+    whole.set(&path)?;
+    read(CStr::from_bytes_until_nul(&whole.0).ok()?, room)
+}
+
+/// The number in such a file; None if there is another word, or no file.
+fn number(path: [&[u8]; 3]) -> Option<u64> {
+    let mut room = [0; 32];
+    parsed(read_at(path, &mut room)?)
 }
 
 /// The number in the line of a file that begins so.
@@ -226,15 +248,23 @@ fn place(list: &[u8]) -> Option<(&'static Version, &[u8])> {
 struct Path([u8; CGROUP_PATH_BYTES]);
 
 impl Path {
+    const EMPTY: Path = Path([0; CGROUP_PATH_BYTES]);
+
     /// These parts, one after the other; None if they are too long.
     fn of(parts: &[&[u8]]) -> Option<Path> {
-        let mut path = [0; CGROUP_PATH_BYTES];
+        let mut path = Path::EMPTY;
+        path.set(parts)?;
+        Some(path)
+    }
+
+    /// Becomes these parts, if it is empty; None if they are too long.
+    fn set(&mut self, parts: &[&[u8]]) -> Option<()> {
         let mut end = 0;
         for part in parts {
-            path.get_mut(end..end + part.len())?.copy_from_slice(part);
+            self.0.get_mut(end..end + part.len())?.copy_from_slice(part);
             end += part.len();
         }
-        (end < CGROUP_PATH_BYTES).then_some(Path(path))
+        (end < CGROUP_PATH_BYTES).then_some(())
     }
 
     /// Without the zeros.

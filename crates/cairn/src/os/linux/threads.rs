@@ -7,7 +7,7 @@
 
 use super::keeping_errno;
 use super::machine::{self, system_call};
-use crate::base::AtomicU32;
+use crate::base::{AtomicU32, AtomicUsize, Ordering};
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
@@ -106,8 +106,28 @@ pub(crate) fn wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, 1, null());
 }
 
-/// Starts a thread that runs `body`, with all signals blocked and a stack of `stack_size` bytes, or of the
-/// default size where that does not do. Its `pthread_t`; None if it cannot.
+/// What the C library takes out of each stack for the program's thread storage, and itself; 0 where it does not say: musl's
+/// comes beside the stack.
+fn taken_from_stacks() -> usize {
+    const UNASKED: usize = usize::MAX;
+    // Relaxed: a number is all it is. Asked once: a forked child may not wait for the loader.
+    static TAKEN: AtomicUsize = AtomicUsize::new(UNASKED);
+    type Least = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    let mut taken = TAKEN.load(Ordering::Relaxed);
+    if taken == UNASKED {
+        // SAFETY: glibc's function has this type, and asks the attributes for nothing.
+        taken = unsafe {
+            let least = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
+            let least = core::mem::transmute::<*mut c_void, Option<Least>>(least);
+            least.map_or(0, |least| least(null()))
+        };
+        TAKEN.store(taken, Ordering::Relaxed);
+    }
+    taken
+}
+
+/// Starts a thread that runs `body`, with all signals blocked and a stack of `stack_size` bytes beside what the program's
+/// thread storage takes, or of the default size where that does not do. Its `pthread_t`; None if it cannot.
 pub fn start_small_thread(
     stack_size: usize,
     body: extern "C" fn(*mut c_void) -> *mut c_void,
@@ -122,7 +142,7 @@ pub fn start_small_thread(
             return None;
         }
         // Refused where pages are large: then it is the default.
-        libc::pthread_attr_setstacksize(attributes, stack_size);
+        libc::pthread_attr_setstacksize(attributes, stack_size + taken_from_stacks());
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
@@ -130,7 +150,7 @@ pub fn start_small_thread(
         let mut create = |attributes| {
             libc::pthread_create(thread.as_mut_ptr(), attributes, body, null_mut()) == 0
         };
-        // The program's thread storage may not fit into so small a stack.
+        // Where nobody says what thread storage takes, it may not fit.
         let started = create(attributes.cast_const()) || create(null());
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut());
         libc::pthread_attr_destroy(attributes);
