@@ -8,7 +8,7 @@
 use super::Large;
 use super::mapping::{self, Mapping};
 use crate::base::{InHardened, Ordering, fence};
-use crate::map::{OWNER_LARGE, address_map};
+use crate::map::address_map;
 use crate::store::{Behind, Canary, canary};
 
 // Invariants, for a large block that the program has, as far as nobody has written beyond its end
@@ -128,8 +128,7 @@ fn number_of(p: *mut u8) -> Option<usize> {
     if !address_map::contains(p) {
         return mapping::asked(p);
     }
-    let is_large = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE;
-    is_large.then(|| super::at(p))?.map(Requested::of)
+    super::at(p).map(Requested::of)
 }
 
 /// The program has all the `usable` bytes of the large block at `p` from now on. Two threads that have it may ask at the

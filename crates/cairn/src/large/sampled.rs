@@ -7,7 +7,7 @@
 
 use super::{Large, at};
 use crate::base::Ordering;
-use crate::map::{OWNER_LARGE, address_map};
+use crate::map::address_map;
 
 /// Says that the block at `p`, which is live, is a sample. Mappings do not say it.
 pub(crate) fn mark_sample(p: *mut u8) {
@@ -25,7 +25,5 @@ pub(crate) fn unmark_sample(p: *mut u8) -> bool {
 }
 
 fn run(p: *mut u8) -> Option<&'static Large> {
-    let owner = &address_map::descriptor(p).owner;
-    let is_large = address_map::contains(p) && owner.load(Ordering::Relaxed) == OWNER_LARGE;
-    is_large.then(|| at(p))?
+    if address_map::contains(p) { at(p) } else { None }
 }

@@ -8,7 +8,7 @@ use super::misuse::last_words;
 use crate::base::{HARDENED, MEDIUM_MAX, Ordering, SizeClass};
 use crate::map::{Block, combined};
 use crate::store::canary;
-use crate::{Heap, allocate, allocate_zeroed, check, os, purge, reallocate};
+use crate::{Heap, HeapId, allocate, allocate_zeroed, check, os, purge, reallocate};
 use core::ptr::null_mut;
 use std::vec::Vec;
 
@@ -300,5 +300,25 @@ fn fresh_memory_takes_a_fault_a_page() {
             let (took, pages) = (faults() - before, (16 << 20) / os::page_size());
             assert!(took < pages + pages / 8, "{took} faults for {pages} pages of {size}");
         }
+    });
+}
+
+/// What a destroyed heap's span has written about itself is not taken for a large block that readers wait for.
+#[test]
+fn a_block_of_a_heap_that_is_destroyed() {
+    alone(|| {
+        let heap = HeapId::new_owned().expect("memory");
+        heap.use_no_nursery();
+        // SAFETY: this thread's.
+        let all: Vec<_> = (0..30_000).map(|_| unsafe { heap.allocate(2000, 16) }).collect();
+        // A slot whose third byte is zero, of a full span behind which there are others.
+        let block =
+            all[all.len() / 3..].iter().copied().find(|block| block.addr() >> 16 & 0xff == 0);
+        let block = block.expect("16 MiB have one");
+        all[..200].iter().chain([&block]).for_each(|&block| free(block));
+        // SAFETY: nobody uses it, or a block of it.
+        unsafe { heap.destroy() };
+        let said = last_words(|| free(block));
+        assert!(said.contains("cairn: free("), "{said}");
     });
 }
