@@ -57,6 +57,15 @@ pub(crate) fn runs_of(word: u64, len: usize) -> u64 {
     runs
 }
 
+/// The starts of aligned runs of one, four (`lane` 1), or 32 ones.
+pub(crate) fn aligned_runs(word: u64, lane: usize) -> u64 {
+    match lane {
+        0 => word,
+        1 => runs_of(word, 4) & 0x1111_1111_1111_1111,
+        _ => runs_of(word, 32) & 0x1_0000_0001,
+    }
+}
+
 /// The length of the run of ones around a bit that is one.
 pub(crate) fn run_around(word: u64, at: usize) -> usize {
     ((word << (WORD - 1 - at)).leading_ones() + (word >> at).trailing_ones()) as usize - 1

@@ -67,6 +67,28 @@ pub(crate) fn reserve_aligned(size: usize, align: usize, overcommit: Overcommit)
     whole.wrapping_add(lead)
 }
 
+/// Gives back pieces of memory of so many bytes, up to 128 of them, as `purge` does, but for those that are not `wanted`, a bit
+/// each: which of these have gone. Where one page is locked the kernel takes none of a range: then its halves are tried.
+///
+/// # Safety
+/// As for `purge`.
+pub(crate) unsafe fn purge_pieces(at: *mut u8, pieces: usize, bytes: usize, wanted: u128) -> u128 {
+    // SAFETY: the caller's, as are parts of it.
+    unsafe {
+        if wanted == 0 || purge(at, pieces * bytes) {
+            return wanted;
+        }
+        let half = round_up(pieces / 2, (page_size() / bytes).max(1));
+        if half == 0 || half >= pieces {
+            return 0;
+        }
+        let (lower, upper) = (wanted & !(u128::MAX << half), wanted >> half);
+        let rest = at.wrapping_add(half * bytes);
+        purge_pieces(at, half, bytes, lower)
+            | purge_pieces(rest, pieces - half, bytes, upper) << half
+    }
+}
+
 /// Sleeps for a millisecond: for who waits for what others do not wake it for.
 #[cold]
 #[inline(never)]

@@ -14,8 +14,8 @@ use crate::thread::pool::left::LEFT;
 use crate::thread::search;
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
-    on_deferred_free, on_low_memory, purge, reallocate, set_memory_limits, try_expand, usable_size,
-    visit,
+    on_deferred_free, on_low_memory, purge, reallocate, set_address_space, set_memory_limits,
+    set_purge_delay_ms, try_expand, usable_size, visit,
 };
 use core::ffi::c_int;
 use core::num::NonZeroUsize;
@@ -70,6 +70,14 @@ impl Fenced {
 
 // SAFETY: an address.
 unsafe impl Sync for Fenced {}
+
+/// Maps 8 MiB exactly there, if there is nothing.
+fn try_map(at: *mut u8) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: new memory.
+    let got: *mut u8 = unsafe { libc::mmap(at.cast(), 8 * MIB, 3, flags, -1, 0) }.cast();
+    (got == at).then_some(got)
+}
 
 /// Maps memory, exactly there if a place is given.
 fn map(at: *mut u8, bytes: usize, rights: c_int) -> *mut u8 {
@@ -1294,6 +1302,38 @@ fn a_name_is_not_the_next_regions() {
             free(heap.allocate(MIB / 2, 16));
             heap.destroy();
             assert!(region.purge() > 0 && region.end());
+        });
+    });
+}
+
+/// What is free in the reservation where a region takes the metadata goes: nobody finds it there.
+#[test]
+fn what_is_free_under_a_region_goes() {
+    alone(|| {
+        with_regions(|| {
+            const SPACE: usize = 256 << 20;
+            set_address_space(SPACE);
+            set_purge_delay_ms(usize::MAX);
+            let block = allocate(16 * MIB);
+            // SAFETY: a live block.
+            unsafe { block.write_bytes(1, 16 * MIB) };
+            free(block);
+            let under = block.with_addr((block.addr() + 4 * MIB).next_multiple_of(MIB));
+            let resident = || {
+                let mut pages = [0_u8; 8 * MIB / PAGE];
+                // SAFETY: a byte for each page.
+                let done = unsafe { libc::mincore(under.cast(), 8 * MIB, pages.as_mut_ptr()) };
+                assert_eq!(done, 0);
+                pages.iter().filter(|&&page| page & 1 != 0).count() * PAGE
+            };
+            assert_eq!(resident(), 8 * MIB);
+            let at = (1..100).map(|nth| under.wrapping_add(nth * SPACE));
+            let start = at.into_iter().find_map(try_map).expect("some place is free");
+            let memory = Fenced { start, bytes: 8 * MIB };
+            let region = memory.region();
+            assert_eq!(resident(), 0);
+            assert!(region.end());
+            check();
         });
     });
 }

@@ -21,6 +21,8 @@ pub(super) struct Bursts {
     /// Bursts in a row of which some was needed again, and whether the last one is among them. In a second all are one row.
     regrets: u32,
     is_regretted: bool,
+    /// The last purge of this stroke of the clock has met locked memory alone: the next ones would, too.
+    pub(super) is_refused: bool,
 }
 
 impl Bursts {
@@ -50,6 +52,7 @@ impl Bursts {
     /// A purge delay has passed.
     pub(super) fn fade(&mut self) {
         self.learned -= self.learned / 16;
+        self.is_refused = false;
     }
 
     /// So many more slices may be dirty for what was learned, with so many in use.

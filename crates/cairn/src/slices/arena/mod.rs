@@ -25,7 +25,7 @@ pub(crate) use purge_policy::{keeps, maps_apart, stroke_ms};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 pub(crate) use runs::lowest_run;
 
-use crate::base::bits::{bit, longest_run, mask, pieces};
+use crate::base::bits::{aligned_runs, bit, longest_run, mask, pieces};
 use crate::base::{SLICE_SIZE, point};
 use crate::map::{Bit, CHUNK_SLICES, ChunkBits, address_map, region};
 use crate::os::{self, Lock};
@@ -35,7 +35,6 @@ use crate::slices::{limit, reservation};
 use bursts::Bursts;
 use huge::{HUGE_SLICES, back_by_huge_page};
 use near::{give_back, take_at};
-use runs::aligned_runs;
 use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 
 // Invariants, all under the lock

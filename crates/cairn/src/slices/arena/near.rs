@@ -79,7 +79,7 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
         return;
     }
     let bound = arena.burst_bound();
-    if arena.dirty > bound {
+    if arena.dirty > bound && !arena.bursts.is_refused {
         arena.bursts.begin(slices);
         // Whole chunks as long as that will do: a purge of single slices splits huge pages, unless holes have.
         let is_much = arena.is_hollow() || arena.dirty > 2 * bound;

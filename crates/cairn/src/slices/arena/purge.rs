@@ -9,9 +9,8 @@
 use super::huge::HUGE_SLICES;
 use super::partition_runs::{Leave, Partitions};
 use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms, stroke_ms};
-use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
-use crate::base::bits::{bit, mask};
+use crate::base::bits::{aligned_runs, bit, mask};
 use crate::base::nearness::ALL;
 use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
@@ -114,10 +113,10 @@ pub(super) fn purge_batch(
     lanes: &[usize],
     limit: usize,
 ) -> usize {
-    let mut done = 0;
+    let (mut done, mut refused) = (0, 0);
     for &lane in lanes {
         let below = &BELOW[usize::from(lane == DIRTY)];
-        while done < limit {
+        while done + refused < limit {
             let end = address_map::committed().min(below.load(Ordering::Relaxed));
             let Some(chunk) = arena.tree.last(lane, end.div_ceil(CHUNK_SLICES)) else {
                 below.store(usize::MAX, Ordering::Relaxed);
@@ -145,26 +144,29 @@ pub(super) fn purge_batch(
             GOING.fetch_add(1, Ordering::Relaxed);
             GOING_CLEAN.fetch_add(len - dirty, Ordering::Relaxed);
             drop(arena);
+            let at = address_map::slice_address(index);
             // SAFETY: slices that have been free, and that nobody else can take now.
-            let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
+            let gone = unsafe { os::purge_pieces(at, len, SLICE_SIZE, were_dirty) };
             arena = ARENA.lock();
             GOING.fetch_sub(1, Ordering::Relaxed);
             GOING_CLEAN.fetch_sub(len - dirty, Ordering::Relaxed);
-            if clean {
+            // Locked memory, say, stays. What was clean is so still: it may be no memory.
+            let stays = were_dirty & !gone;
+            let stay = stays.count_ones() as usize;
+            arena.bursts.purged += (dirty - stay) as u64;
+            (done, refused) = (done + dirty - stay, refused + stay);
+            if stays == 0 {
                 arena.put(index, len, Memory::Clean);
-                arena.bursts.purged += dirty as u64;
-                done += dirty;
                 continue;
             }
-            // Locked memory, say: what is below it may go. What was clean is so still: it may be no memory.
             for nth in 0..len {
-                let dirty = were_dirty >> nth & 1 != 0;
+                let dirty = stays >> nth & 1 != 0;
                 arena.put(index + nth, 1, if dirty { Memory::Written } else { Memory::Clean });
             }
             below.store(index, Ordering::Relaxed);
-            break;
         }
     }
+    arena.bursts.is_refused = done == 0 && refused > 0;
     done
 }
 

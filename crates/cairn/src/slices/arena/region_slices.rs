@@ -9,8 +9,9 @@
 use super::{ARENA, Arena, Memory, Run};
 use crate::base::SLICE_SIZE;
 use crate::base::bits::pieces;
-use crate::map::address_map::{committed, slice_limit, slice_of};
+use crate::map::address_map::{committed, slice_address, slice_limit, slice_of};
 use crate::map::{Piece, RegionError, region};
+use crate::os;
 use crate::slices::reservation;
 
 /// The slices of the reservation whose metadata a run has that begins at `start`: (index, slices), in two parts if
@@ -50,8 +51,12 @@ pub(crate) fn set_aside(mut piece: Piece) -> Result<(), RegionError> {
         piece.drop_bits();
         return Err(reason);
     }
-    for (index, slices) in parts(piece.start, piece.slices).map(within).filter(|part| part.1 > 0) {
+    let taken = parts(piece.start, piece.slices).map(within).filter(|part| part.1 > 0);
+    for (index, slices) in taken {
         arena.remove(index, slices);
+        // Nobody would find it there. Under the lock: a region is rare.
+        // SAFETY: slices that have been free, and that nobody can take now.
+        unsafe { os::purge(slice_address(index), slices * SLICE_SIZE) };
     }
     region::insert(piece);
     Ok(())

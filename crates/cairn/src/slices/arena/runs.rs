@@ -114,12 +114,3 @@ pub(crate) fn lowest_run(slices: usize, low: usize, used: Use) -> Option<usize> 
     let from = if used == Use::Sparse && !keeps() { arena.sparse_from() } else { 0 };
     arena.lowest_run(slices, low.max(from / CHUNK_SLICES))
 }
-
-/// The starts of free aligned runs of RUNS[lane] slices.
-pub(super) fn aligned_runs(free: u64, lane: usize) -> u64 {
-    match lane {
-        0 => free,
-        1 => runs_of(free, 4) & 0x1111_1111_1111_1111,
-        _ => runs_of(free, 32) & 0x1_0000_0001,
-    }
-}
