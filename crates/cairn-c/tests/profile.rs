@@ -169,6 +169,18 @@ fn a_program_gets_it_by_calls() {
     }
 }
 
+/// A function that changes stacks by itself has rules that lead beyond the end of the new one, where another thread's memory
+/// comes and goes.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_lies_behind_a_stack_may_go() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let Some(program) = Program::build("profile.c", Loading::Linked) else { return };
+    program.run(&["neighbours_go"]).assert_quiet_success("neighbours go");
+}
+
 #[test]
 fn a_file_that_cannot_be_made_is_told_of() {
     if skip_for_stand_in() {

@@ -230,6 +230,44 @@ static void handler_leaves(void)
 }
 
 static void other_fault(void) { reads(hide((void *)(uintptr_t)4096)); }
+enum { SIGNAL_STACK = 64 << 10, UNTOUCHED = 0x5a };
+
+static char signal_stack[SIGNAL_STACK];
+
+static void leaving_plain_handler(int signal)
+{
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+/* How many bytes of the signals' stack a fault takes that is not about guards. */
+static size_t fault_depth(void)
+{
+    memset(signal_stack, UNTOUCHED, sizeof signal_stack);
+    if (sigsetjmp(back, 1) == 0) reads(hide((void *)(uintptr_t)4096));
+    size_t untouched = 0;
+    while (untouched < sizeof signal_stack && signal_stack[untouched] == UNTOUCHED) untouched++;
+    return sizeof signal_stack - untouched;
+}
+
+/* The program's handler may have a small stack. Without CAIRN_GUARDS. */
+static void handler_has_room(void)
+{
+    stack_t stack = {.ss_sp = signal_stack, .ss_size = sizeof signal_stack};
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = leaving_plain_handler;
+    action.sa_flags = SA_ONSTACK;
+    CHECK(sigaltstack(&stack, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0, "a handler");
+    /* The loader finds functions at the first. */
+    fault_depth();
+    size_t before = fault_depth();
+    find_guard_every();
+    CHECK(guard_every(1 << 20) == 1, "no memory");
+    size_t with_guards = fault_depth();
+    CHECK(with_guards < before + 512, "%zu bytes, %zu without guards", with_guards, before);
+}
+
 static void sent_signal(void) { raise(SIGSEGV); }
 
 /* Ends: blocks are ordinary ones; those that are guarded can still be freed. */
@@ -355,6 +393,7 @@ CASE(in_a_child)
 CASE(handler_before)
 CASE(handler_after)
 CASE(handler_leaves)
+CASE(handler_has_room)
 CASE(other_fault)
 CASE(sent_signal)
 CASE(off)
@@ -381,6 +420,7 @@ static const struct test_case cases[] = {
     {"handler_before", run_handler_before},
     {"handler_after", run_handler_after},
     {"handler_leaves", run_handler_leaves},
+    {"handler_has_room", run_handler_has_room},
     {"other_fault", run_other_fault},
     {"sent_signal", run_sent_signal},
     {"off", run_off},

@@ -4,6 +4,8 @@
  */
 #include "check.h"
 
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #define APART __attribute__((noinline, noclone))
@@ -162,6 +164,70 @@ static void calls(void)
 }
 #endif
 
+#if defined(CAIRN_IS_LINKED) && defined(__x86_64__)
+enum { STACK = 256 << 10, BEYOND = 64 << 10, SWITCHES = 200000 };
+
+static char *stack_end;
+static atomic_int is_over;
+
+__attribute__((used)) APART static void allocates_one(void)
+{
+    void *block = malloc(100);
+    STAY;
+    free(block);
+}
+
+/* Calls it on another stack, whose end it gets. By its table, its caller is beyond that end. */
+void changes_stacks(char *end);
+__asm__(".text\n"
+        ".type changes_stacks, @function\n"
+        "changes_stacks:\n"
+        "    .cfi_startproc\n"
+        "    pushq %rbx\n"
+        "    .cfi_def_cfa_offset 16\n"
+        "    subq $320, %rsp\n"
+        "    .cfi_def_cfa_offset 336\n"
+        "    movq %rsp, %rbx\n"
+        "    movq %rdi, %rsp\n"
+        "    call allocates_one\n"
+        "    movq %rbx, %rsp\n"
+        "    addq $320, %rsp\n"
+        "    .cfi_def_cfa_offset 16\n"
+        "    popq %rbx\n"
+        "    .cfi_def_cfa_offset 8\n"
+        "    ret\n"
+        "    .cfi_endproc\n"
+        ".size changes_stacks, . - changes_stacks");
+
+static void *comes_and_goes(void *argument)
+{
+    while (!atomic_load(&is_over)) {
+        char *beyond = mmap(stack_end, BEYOND, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        CHECK(beyond == stack_end, "there is memory");
+        beyond[300] = 1;
+        for (volatile int i = 0; i < 200; i++)
+            ;
+        munmap(beyond, BEYOND);
+    }
+    return argument;
+}
+
+/* What lies beyond the end of a stack goes while stacks are looked at. */
+static void neighbours_go(void)
+{
+    pthread_t thread;
+    char *stack = mmap(NULL, STACK + BEYOND, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED, "there is memory");
+    stack_end = stack + STACK;
+    CHECK(cairn_profile_every(1) == 1, "there is memory");
+    CHECK(pthread_create(&thread, NULL, comes_and_goes, NULL) == 0, "a thread");
+    for (int i = 0; i < SWITCHES; i++)
+        changes_stacks(stack_end);
+    atomic_store(&is_over, 1);
+    CHECK(pthread_join(thread, NULL) == 0, "it ends");
+}
+#endif
+
 static void *allocates_there(void *argument)
 {
     usleep(100000);
@@ -189,6 +255,10 @@ int main(int count_of, char **arguments)
 #ifdef CAIRN_IS_LINKED
     else if (strcmp(arguments[1], "calls") == 0)
         calls();
+#endif
+#if defined(CAIRN_IS_LINKED) && defined(__x86_64__)
+    else if (strcmp(arguments[1], "neighbours_go") == 0)
+        neighbours_go();
 #endif
     return 0;
 }

@@ -31,7 +31,7 @@ pub type Told = fn(*mut u8, usize);
 
 /// Bytes from one sample to the next; 0: nobody asks. Who sees it late counts from then on.
 static INTERVAL: AtomicUsize = AtomicUsize::new(0);
-/// A `Told`, or null. Relaxed: it is stored before the interval, and read after it.
+/// A `Told`; null: nobody asks, whatever the interval is. Relaxed: it is stored before the interval, and read after it.
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
 /// Who has asked for it, or null. Who asks for something else takes it over. Relaxed: as `TOLD`.
@@ -102,12 +102,17 @@ pub(crate) fn set(bytes: usize, draw: Draw, told: Told, asker: Option<&'static A
     INTERVAL.store(bytes, Ordering::Release);
 }
 
-/// Ends it, if that is who is told.
+/// Ends it, if that is who is told. The interval is left as it is: it may be that of somebody who has asked meanwhile.
 pub(crate) fn end(told: Told) {
     let order = Ordering::Relaxed;
-    if TOLD.compare_exchange(told as *mut (), null_mut(), order, order).is_ok() {
-        INTERVAL.store(0, order);
-    }
+    let _ = TOLD.compare_exchange(told as *mut (), null_mut(), order, order);
+}
+
+/// Bytes from one sample to the next that somebody asks for; 0: nobody does.
+pub(crate) fn wanted_interval() -> usize {
+    // Acquire: pairs with `set`.
+    let interval = INTERVAL.load(Ordering::Acquire);
+    if TOLD.load(Ordering::Relaxed).is_null() { 0 } else { interval }
 }
 
 /// What a heap knows of it. The block in which `left` runs out is the sample.
@@ -238,8 +243,7 @@ impl Sampling {
     /// Whether somebody has asked for something else than the heap does. It does that from now on, unless it is not to draw by
     /// chance.
     pub(crate) fn follow(&mut self, is_for_chance: bool) -> bool {
-        // Acquire: pairs with `set`.
-        let mut interval = INTERVAL.load(Ordering::Acquire);
+        let mut interval = wanted_interval();
         let draw = Draw::wanted();
         if interval > 0 && draw == Draw::Chance && !(is_for_chance && self.has_next()) {
             interval = 0;

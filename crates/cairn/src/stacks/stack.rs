@@ -1,9 +1,10 @@
 //! Owns: which calls have led to a place: stacks by the tables for exceptions, or by frame pointers.
 //! Idea: rules lead from frame to frame, out of cairn and on. Where there are none, cairn's own frames are searched for the
 //!   first return address outside of it; from there on frames lead to each other.
-//! Never: touches what it reads: reads of a stack go through the system, which answers where a touch would fault.
+//! Never: touches what may not be there: of a stack, what is in use for sure. The system reads the rest, and answers where a touch
+//!   would fault.
 //! Threads: any, in a signal's handler too; holds nothing.
-//! Checked: tests/guards.rs of the C layer compares stacks with functions.
+//! Checked: tests/guards.rs and tests/profile.rs of the C layer compare stacks with functions.
 //! Story: docs/guide/guards.md
 
 use crate::base::{AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use crate::stacks::tuning::{
 };
 use crate::stacks::unwind;
 use crate::{map::address_map, os};
+use core::ops::Range;
 
 /// Where cairn's own code is, if it is a library of its own; else both are 0. Relaxed: who does not see it lists
 /// cairn's own callers, too.
@@ -51,27 +53,28 @@ struct Stack {
     from: usize,
     words: [usize; STACK_WORDS],
     count: usize,
-    /// Rules have led from the caller's own frame to what is read next.
-    is_sure: bool,
+    /// What of it is in use for sure; empty: nobody knows.
+    used: Range<usize>,
 }
 
 impl Stack {
-    /// The stack of the caller, from its stack pointer on. What is left of that page is read at once, which saves a
-    /// call of the system's; if that is too little, as any other.
+    /// The stack of the caller, from its stack pointer on. What is in use is read at once, which saves a call of the
+    /// system's; if that is too little, as any other.
     fn of_caller(from: usize) -> Stack {
         let mut stack = Stack::at(from);
-        if words_to_page_end(from) < OWN_WORDS {
+        stack.used = from..used_end(from);
+        if stack.used.len() / size_of::<usize>() < OWN_WORDS {
             stack.read_any();
         } else {
-            // SAFETY: on the page under the stack pointer, above it.
-            unsafe { stack.read_page() };
+            // SAFETY: it is in use.
+            unsafe { stack.read_used() };
         }
         stack
     }
 
     /// Nothing is read yet.
     fn at(from: usize) -> Stack {
-        Stack { from, words: [0; STACK_WORDS], count: 0, is_sure: false }
+        Stack { from, words: [0; STACK_WORDS], count: 0, used: 0..0 }
     }
 
     fn read(from: usize) -> Stack {
@@ -80,15 +83,14 @@ impl Stack {
         stack
     }
 
-    /// Reads on from an address. What rules have led to is the caller's own stack: if it is there, it stays meanwhile, and a page
-    /// of it is read as any other memory.
+    /// Reads on from an address. What has led there may be wrong: a function that changes stacks by itself
+    /// has rules, too, which lead beyond the end of the new one.
     #[inline(never)]
     fn read_on(&mut self, from: usize) {
         self.from = from;
-        // The second word: a return address, or saved. Checkers of memory complain of one that nobody has written.
-        if self.is_sure && words_to_page_end(from) >= 2 && os::is_readable(from + 8) {
-            // SAFETY: on a page that is there, and on the caller's stack.
-            unsafe { self.read_page() };
+        if self.used.contains(&from) && self.used.end - from >= 2 * size_of::<usize>() {
+            // SAFETY: it is in use.
+            unsafe { self.read_used() };
         } else {
             self.read_any();
         }
@@ -99,12 +101,12 @@ impl Stack {
         self.count = read_words(self.from, &mut self.words);
     }
 
-    /// What is left of a page.
+    /// The rest of what is in use.
     ///
     /// # Safety
-    /// It is there, and nobody takes it away meanwhile.
-    unsafe fn read_page(&mut self) {
-        self.count = words_to_page_end(self.from).min(STACK_WORDS);
+    /// `from` is there.
+    unsafe fn read_used(&mut self) {
+        self.count = ((self.used.end - self.from) / size_of::<usize>()).min(STACK_WORDS);
         let place: *const usize = core::ptr::with_exposed_provenance(self.from);
         for (at, word) in self.words.iter_mut().enumerate().take(self.count) {
             // SAFETY: the caller's.
@@ -169,11 +171,8 @@ impl Stack {
     fn unwind(&mut self, here: Registers, calls: &mut [usize]) -> usize {
         let Registers { mut instruction, stack: mut at, mut frame } = here;
         let mut count = 0;
-        self.is_sure = true;
         for _ in 0..calls.len() + OWN_CALLS {
             let known = unwind::rule(instruction);
-            // Code with rules may follow.
-            self.is_sure &= known.is_some();
             let rule = match known {
                 Some(unwind::Rule::OUTERMOST) => break,
                 Some(rule) => rule,
@@ -227,10 +226,12 @@ impl Stack {
     }
 }
 
-/// How many words are left on the page.
-fn words_to_page_end(from: usize) -> usize {
-    let page = os::page_size();
-    (page - from % page) / size_of::<usize>()
+/// Up to where a stack is in use for sure, from the stack pointer on: to the end of the page; on the first thread's stack, to its
+/// end. Where other threads' stacks end, nobody says.
+fn used_end(from: usize) -> usize {
+    let end = os::first_stack_end();
+    let is_first = from < end && end - from < FRAME_MAX;
+    if is_first { end } else { os::round_up(from + 1, os::page_size()) }
 }
 
 /// How to go on from code without a rule, behind a call: code that is made at run time, for one. It says itself how far above the

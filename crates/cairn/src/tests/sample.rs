@@ -7,7 +7,7 @@ mod unwind;
 use super::alone::alone;
 use super::filling;
 use super::heaps::Other;
-use crate::samples::{self, guards, profile as profiles};
+use crate::samples::{self, Draw, guards, profile as profiles, sampling};
 use crate::{
     allocate, allocate_zeroed, check, deallocate, guard_every, profile_every, sample_every,
 };
@@ -72,6 +72,35 @@ fn classes_share_the_count() {
         let (samples, exact) = (SAMPLES.load(Ordering::Relaxed), bytes / 100_000);
         assert!(samples.abs_diff(exact) <= exact / 20 + 4, "{samples} samples, not {exact}");
         check();
+    });
+}
+
+/// Who ends its own sampling leaves that of another one who begins at the same time.
+#[test]
+#[cfg(not(miri))]
+fn an_end_ends_no_other_s() {
+    alone(|| {
+        let other: samples::Told = |_, _| ();
+        for round in 1..=5_000 {
+            sampling::set(1 << 20, Draw::Each, told, None);
+            let ready = AtomicUsize::new(0);
+            let together = || {
+                ready.fetch_add(1, Ordering::AcqRel);
+                while ready.load(Ordering::Acquire) < 2 {
+                    std::hint::spin_loop();
+                }
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    together();
+                    sampling::end(told);
+                });
+                together();
+                sampling::set(2 << 20, Draw::Each, other, None);
+            });
+            assert_eq!(sampling::wanted_interval(), 2 << 20, "round {round}");
+        }
+        sampling::end(other);
     });
 }
 

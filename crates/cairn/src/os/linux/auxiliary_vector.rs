@@ -17,6 +17,7 @@ use core::ptr::{null_mut, with_exposed_provenance};
 static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
 static SEED: AtomicUsize = AtomicUsize::new(0);
 static ENTRY_POINT: AtomicUsize = AtomicUsize::new(0);
+static FIRST_STACK: AtomicUsize = AtomicUsize::new(0);
 static IS_SECURE: AtomicBool = AtomicBool::new(true);
 /// Whether somebody has begun to ask the C library.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
@@ -40,6 +41,13 @@ pub(crate) fn seed() -> usize {
 pub(crate) fn entry_point() -> usize {
     page_size();
     ENTRY_POINT.load(Ordering::Relaxed)
+}
+
+/// An address above all that the program's first thread calls, on its stack; 0: not known. The system keeps all other memory 128 MiB
+/// and more below it, unless somebody asks for these very addresses.
+pub(crate) fn first_stack_end() -> usize {
+    page_size();
+    FIRST_STACK.load(Ordering::Relaxed)
 }
 
 /// Whether the program runs with other rights than its caller.
@@ -90,7 +98,10 @@ fn keep(entry: Option<impl Fn(c_ulong) -> c_ulong>) {
     let mut page = PAGE_MAX;
     if let Some(entry) = entry {
         IS_SECURE.store(entry(libc::AT_SECURE) != 0, Ordering::Relaxed);
-        SEED.store(words(entry(libc::AT_RANDOM) as usize), Ordering::Relaxed);
+        let random = entry(libc::AT_RANDOM) as usize;
+        SEED.store(words(random), Ordering::Relaxed);
+        // It stands on that stack, above what the program begins with.
+        FIRST_STACK.store(random, Ordering::Relaxed);
         ENTRY_POINT.store(entry(libc::AT_ENTRY) as usize, Ordering::Relaxed);
         clock::find(entry(libc::AT_SYSINFO_EHDR) as usize);
         page = entry(libc::AT_PAGESZ) as usize;

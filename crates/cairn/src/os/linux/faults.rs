@@ -112,17 +112,6 @@ pub(crate) fn read_own(at: usize, bytes: &mut [u8]) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-/// Whether a word can be read there: a call that changes nothing says so, sooner than a call that reads.
-#[inline(never)]
-pub(crate) fn is_readable(at: usize) -> bool {
-    /// No descriptor, and flags that there are not: the kernel reads the set of signals, and refuses.
-    const NONE: usize = usize::MAX;
-    let arguments = [NONE, at, size_of::<u64>(), NONE, 0, 0];
-    // SAFETY: the kernel looks whether it can read the set, and does nothing with it.
-    let answer = unsafe { system_call(libc::SYS_signalfd4, arguments) };
-    answer == -(libc::EINVAL as isize)
-}
-
 /// The number of the calling thread, as debuggers show it.
 pub(crate) fn thread_id() -> usize {
     // SAFETY: has no preconditions.

@@ -17,7 +17,9 @@ mod symbols;
 mod threads;
 mod unwind;
 
-pub(crate) use auxiliary_vector::{early_address_space, entry_point, page_size, seed, variable};
+pub(crate) use auxiliary_vector::{
+    early_address_space, entry_point, first_stack_end, page_size, seed, variable,
+};
 pub(crate) use cgroup::{Group, GroupUse};
 #[cfg(test)]
 pub(crate) use clock::SKIPPED_MS;

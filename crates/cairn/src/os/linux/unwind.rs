@@ -45,7 +45,7 @@ pub(crate) fn find_unwind_tables() {
     FIND.store(found, Ordering::Relaxed);
 }
 
-/// The tables of the file that has an address, which is on the caller's stack: the file stays loaded meanwhile.
+/// The tables of the file that has an address. Another thread may unload it as soon as this is said.
 pub(crate) fn unwind_table(address: usize) -> Option<UnwindTable> {
     let find = FIND.load(Ordering::Relaxed);
     if find.is_null() {

@@ -85,11 +85,17 @@ fn add_place(line: &mut Message, place: Where, bay: &Bay) {
     line.text(" a block of ").number(bay.block().1).text(" bytes\n");
 }
 
-/// Says what is wrong with an access, if it is to the pool.
+/// Says what is wrong with an access, if it is to the pool. Others' faults take no room of the report's: their handlers may have
+/// a small stack.
 fn fault(address: usize, context: *const c_void) {
-    if offset_of(address).is_none() {
-        return;
+    if offset_of(address).is_some() {
+        say_fault(address, context);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn say_fault(address: usize, context: *const c_void) {
     let at = machine::place(context);
     one_at_a_time(|| {
         let Some((bay, place)) = nearest(address) else { return };

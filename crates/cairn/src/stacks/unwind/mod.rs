@@ -1,8 +1,9 @@
 //! Owns: where the caller's frame is, for code without frame pointers: by the tables that compilers write for exceptions.
 //! Idea: the loader says without a lock which file has an address; what its table says of an address is a rule of 28 bits,
 //!   which is kept.
-//! Never: takes the loader's lock, allocates, or reads a stack.
-//! Threads: any, in a signal's handler too; holds nothing. Who asks has a stack with that address on it: its file stays loaded.
+//! Never: takes the loader's lock, allocates, or reads a stack; relies on it that an address is code that somebody runs: where
+//!   frames have no rules, any word may be taken for one.
+//! Threads: any, in a signal's handler too; holds nothing.
 //! Checked: tests/unwind.rs; tests/profile.rs of the C layer compares stacks with functions.
 //! Story: docs/guide/profile.md
 
@@ -60,7 +61,7 @@ const PLACE_BITS: u32 = RULES.ilog2();
 
 const _: () = assert!(RULES.is_power_of_two() && 48 - PLACE_BITS + RULE_BITS <= usize::BITS);
 
-/// The rule for an address in code that is on the caller's stack; none if there is no table, or it says more than a rule does.
+/// The rule for an address in code; what is none may be asked about, too. None if there is no table, or it says more than a rule does.
 #[inline(never)]
 pub(crate) fn rule(address: usize) -> Option<Rule> {
     if address >> 48 != 0 || !HAS_TABLES {

@@ -1,12 +1,13 @@
 //! Owns: how the tables of a file are read: the search in `.eh_frame_hdr`, an entry of `.eh_frame`, and its instructions.
 //! Idea: of all registers two matter; what depends on others has no rule.
-//! Never: reads beyond the file's addresses.
-//! Threads: any; the file stays loaded meanwhile.
+//! Never: reads beyond the file's addresses, or relies on it that the file stays loaded.
+//! Threads: any.
 //! Checked: tests/unwind.rs
 //! Story: docs/guide/profile.md
 
 use super::Rule;
-use crate::os::UnwindTable;
+use crate::os::{self, UnwindTable};
+use core::cell::Cell;
 
 // Formats: DWARF 5, section 6.4, and the System V ABI for x86-64, sections 3.7 and 4.2.4.
 
@@ -21,23 +22,67 @@ const FROM_HERE: u8 = 0x1b;
 const FROM_START: u8 = 0x3b;
 const UNSIGNED_4: u8 = 0x03;
 
-/// Bytes that are read one after the other, up to an end. Beyond it, and below the first, there are none.
+/// Bytes that are read at once: all that is taken as one, with what follows it, which most entries are.
+const PIECE_BYTES: usize = 128;
+
+/// A file, and what of it has been read last.
+struct File {
+    /// Its first address, and the one behind its last.
+    range: (usize, usize),
+    /// It is not unloaded while the process runs.
+    stays: bool,
+    /// Where the piece comes from, and how many bytes it has.
+    from: Cell<usize>,
+    count: Cell<usize>,
+    piece: Cell<[u8; PIECE_BYTES]>,
+}
+
+impl File {
+    /// The program's own file stays, and that which has cairn.
+    fn new(range: (usize, usize)) -> File {
+        let stays = [os::entry_point(), rule as *const () as usize];
+        let stays = stays.iter().any(|place| (range.0..range.1).contains(place));
+        let piece = Cell::new([0; PIECE_BYTES]);
+        File { range, stays, from: Cell::new(0), count: Cell::new(0), piece }
+    }
+
+    /// Where `count` bytes are that stand at `at`: they can be read until more is asked for. Another file than those that stay
+    /// may go meanwhile: the system reads it, and answers where a touch would fault.
+    #[inline(never)]
+    fn bytes(&self, at: usize, count: usize) -> Option<*const u8> {
+        if self.stays {
+            return Some(core::ptr::with_exposed_provenance(at));
+        }
+        let piece = self.piece.as_ptr();
+        let mut into = at.wrapping_sub(self.from.get());
+        if into.saturating_add(count) > self.count.get() {
+            // SAFETY: nobody else has it.
+            self.count.set(os::read_own(at, unsafe { &mut *piece }));
+            self.from.set(at);
+            into = 0;
+        }
+        (into + count <= self.count.get())
+            .then(|| piece.cast::<u8>().wrapping_add(into).cast_const())
+    }
+}
+
+/// Bytes that are read one after the other, up to an end. Beyond it, and below the file's first, there are none.
 #[derive(Clone, Copy)]
-struct Reader {
-    first: usize,
+struct Reader<'a> {
+    file: &'a File,
     at: usize,
     end: usize,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        if self.at < self.first || self.end.checked_sub(self.at)? < N {
+        if self.at < self.file.range.0 || self.end.checked_sub(self.at)? < N {
             return None;
         }
-        let place: *const [u8; N] = core::ptr::with_exposed_provenance(self.at);
+        let place = self.file.bytes(self.at, N)?.cast::<[u8; N]>();
         self.at += N;
-        // SAFETY: inside a file that is loaded, and no linker's table leads into a gap between its parts; any bytes are
-        // an array.
+        // SAFETY: there are as many bytes. Inside a file that stays loaded no linker's table leads into a gap between its
+        // parts. Any bytes are an array.
         Some(unsafe { place.read_unaligned() })
     }
 
@@ -87,7 +132,7 @@ impl Reader {
     }
 
     /// What follows, as long as the next number says: it is left out here.
-    fn part(&mut self, length: u64) -> Option<Reader> {
+    fn part(&mut self, length: u64) -> Option<Reader<'a>> {
         let end = self.at.checked_add(length as usize).filter(|&end| end <= self.end)?;
         let part = Reader { end, ..*self };
         self.at = end;
@@ -99,8 +144,8 @@ impl Reader {
 #[cold]
 #[inline(never)]
 pub(super) fn rule(table: &UnwindTable, address: usize) -> Option<Rule> {
-    let (first, end) = table.range;
-    let start = Reader { first, at: table.start, end };
+    let file = File::new(table.range);
+    let start = Reader { file: &file, at: table.start, end: table.range.1 };
     let entry = Entry::read(Reader { at: find(start, address)?, ..start })?;
     let into = address.checked_sub(entry.from).filter(|&into| into < entry.length)?;
     let mut state = State::NEW;
@@ -111,7 +156,7 @@ pub(super) fn rule(table: &UnwindTable, address: usize) -> Option<Rule> {
 }
 
 /// Where the entry is that may have the address.
-fn find(mut head: Reader, address: usize) -> Option<usize> {
+fn find(mut head: Reader<'_>, address: usize) -> Option<usize> {
     let start = head.at;
     let [version, to_frames, count, entries] = head.take()?;
     if (version, to_frames, count, entries) != (1, FROM_HERE, UNSIGNED_4, FROM_START) {
@@ -135,14 +180,14 @@ fn find(mut head: Reader, address: usize) -> Option<usize> {
 }
 
 /// What entries have in common.
-struct Common {
+struct Common<'a> {
     code_unit: u64,
     data_unit: i64,
-    instructions: Reader,
+    instructions: Reader<'a>,
 }
 
-impl Common {
-    fn read(mut all: Reader) -> Option<Common> {
+impl<'a> Common<'a> {
+    fn read(mut all: Reader<'a>) -> Option<Common<'a>> {
         let length = all.word()?;
         let mut all = all.part(length.into())?;
         let (id, version) = (all.word()?, all.byte()?);
@@ -174,7 +219,7 @@ impl Common {
     }
 
     /// What is said of each letter; places must be offsets of 4 bytes, and frames of signals are no calls.
-    fn check(mut names: Reader, mut said: Reader) -> Option<()> {
+    fn check(mut names: Reader<'_>, mut said: Reader<'_>) -> Option<()> {
         let mut is_from_here = false;
         loop {
             match names.byte()? {
@@ -198,15 +243,15 @@ impl Common {
 }
 
 /// What is said of a function.
-struct Entry {
+struct Entry<'a> {
     from: usize,
     length: usize,
-    common: Common,
-    instructions: Reader,
+    common: Common<'a>,
+    instructions: Reader<'a>,
 }
 
-impl Entry {
-    fn read(mut all: Reader) -> Option<Entry> {
+impl<'a> Entry<'a> {
+    fn read(mut all: Reader<'a>) -> Option<Entry<'a>> {
         let length = all.word()?;
         if length == u32::MAX {
             return None;
@@ -311,7 +356,7 @@ impl State {
     }
 
     /// Follows instructions up to `into` bytes behind the function's start; none where one is not known.
-    fn run(&mut self, common: &Common, mut at: Reader, into: usize) -> Option<()> {
+    fn run(&mut self, common: &Common<'_>, mut at: Reader<'_>, into: usize) -> Option<()> {
         let mut place = 0u64;
         while at.at < at.end {
             let code = at.byte()?;
@@ -342,7 +387,7 @@ impl State {
     }
 
     /// An instruction that has a byte for itself and is no step.
-    fn follow(&mut self, code: u8, at: &mut Reader, common: &Common) -> Option<()> {
+    fn follow(&mut self, code: u8, at: &mut Reader<'_>, common: &Common<'_>) -> Option<()> {
         match code {
             // Nothing; bytes of arguments on the stack.
             0x00 => {}

@@ -109,6 +109,32 @@ fn damaged_tables_do_no_harm() {
     assert!((1000..20_000).contains(&found), "{found}");
 }
 
+/// A file may be unloaded while its tables are read.
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu", not(miri)))]
+fn tables_may_go_meanwhile() {
+    os::find_unwind_tables();
+    let code = libc::qsort as *const () as usize;
+    let found = os::unwind_table(code).expect("the C library has tables");
+    assert!(has_rule(&found, code));
+    let end = os::mapped_around(found.start, |mapped| mapped.range.1).expect("they are mapped");
+    let (page, bytes) = (os::page_size(), end - found.start);
+    let copy = os::map(os::round_up(bytes, page));
+    let start = copy.expose_provenance();
+    let table = os::UnwindTable { range: (start, start + bytes), start };
+    let code = code.wrapping_sub(found.start).wrapping_add(start);
+    let whole: *const u8 = core::ptr::with_exposed_provenance(found.start);
+    // SAFETY: mapped for reading, and mapped for this test.
+    unsafe { copy.copy_from_nonoverlapping(whole, bytes) };
+    assert!(has_rule(&table, code));
+    for at in (0..bytes).step_by(page).rev() {
+        // SAFETY: this test's, and no reference leads there.
+        unsafe { os::release(copy.wrapping_add(at), page) };
+        has_rule(&table, code);
+    }
+    assert!(!has_rule(&table, code), "nothing is left of it");
+}
+
 /// As a function signs where it goes back to; processors that do not know that leave it as it is.
 #[test]
 #[cfg(all(target_arch = "aarch64", not(miri)))]

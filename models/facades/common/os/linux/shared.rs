@@ -171,10 +171,6 @@ pub(crate) fn read_own(_: usize, _: &mut [u8]) -> usize {
     0
 }
 
-pub(crate) fn is_readable(_: usize) -> bool {
-    false
-}
-
 /// The tables of a file.
 pub(crate) struct UnwindTable {
     pub(crate) range: (usize, usize),
@@ -189,6 +185,10 @@ pub(crate) fn unwind_table(_: usize) -> Option<UnwindTable> {
 
 pub(crate) fn thread_id() -> usize {
     thread_token()
+}
+
+pub(crate) fn first_stack_end() -> usize {
+    0
 }
 
 pub(crate) fn entry_point() -> usize {
