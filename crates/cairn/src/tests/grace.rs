@@ -299,6 +299,32 @@ fn a_second_free_is_found() {
     });
 }
 
+/// Where it would stay, where it would move, and where it waits.
+#[test]
+fn a_free_block_is_not_resized() {
+    with_readers(|| {
+        for head in [0, HEAD] {
+            let heap = HeapId::new_concurrent(head).expect("memory");
+            for size in [100, 1000, 30_000, 100_000, 40 << 20] {
+                let [kept, p] = [0, 1].map(|number| block(heap, size.max(HEAD), number));
+                for new in [size, size - 8, 2 * size] {
+                    // SAFETY: live, and the test's.
+                    assert!(child_does(|| _ = unsafe { reallocate(kept, new) }), "{size} {new}");
+                }
+                free(p);
+                for new in [size, size - 8, 2 * size] {
+                    // SAFETY: the child is to end.
+                    assert!(!child_does(|| _ = unsafe { reallocate(p, new) }), "{size} {new}");
+                    // SAFETY: as above.
+                    assert!(!child_does(|| _ = unsafe { try_expand(p, new) }), "{size} {new}");
+                }
+            }
+            // SAFETY: nobody uses it.
+            unsafe { heap.destroy() };
+        }
+    });
+}
+
 #[test]
 fn threads_free_for_each_other_and_a_reader_sees_heads() {
     with_readers(|| {
