@@ -9,7 +9,7 @@
 use super::large::counted;
 use super::lookup::{large_usable, live_block, open_block};
 use super::misuse::bad_pointer;
-use super::usable::{may_keep, stays};
+use super::usable::{may_keep, note_size, stays};
 use super::{SIZE_MAX, allocate_aligned, deallocate, profiled};
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
@@ -235,7 +235,7 @@ pub(crate) unsafe fn expect_in_use(p: *mut u8, call: &str) {
 ///
 /// A small block has the room of its class. A large one grows into free memory behind it, a mapping by a system
 /// call if the addresses behind it are free. A smaller size is fine, too: a large block gives back what
-/// `reallocate` would give back in place.
+/// `reallocate` would give back in place. Who names a size to free the block names the one that it has been given last.
 ///
 /// # Safety
 /// `p` is null or the start of a live block of this allocator, the caller's to resize.
@@ -251,9 +251,17 @@ pub(crate) unsafe fn expect_in_use(p: *mut u8, call: &str) {
 /// ```
 #[must_use]
 pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
-    if p.is_null() || size > SIZE_MAX {
-        return false;
+    // SAFETY: as above, and not null.
+    let has = !p.is_null() && size <= SIZE_MAX && unsafe { expand(p, size) };
+    if has {
+        note_size(p, size);
     }
+    has
+}
+
+/// # Safety
+/// `p` is the start of a live block, the caller's to resize.
+unsafe fn expand(p: *mut u8, size: usize) -> bool {
     if let Some((class, _)) = live_block(p) {
         // SAFETY: a block starts there.
         unsafe { expect_in_use(p, EXPAND) };

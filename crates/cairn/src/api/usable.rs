@@ -95,7 +95,8 @@ fn is_made_larger(p: *const u8) -> bool {
     address_map::span_block(p).is_some() && closed::head_at(p) > 0
 }
 
-/// A block has stayed larger than others of its size, for want of memory for a smaller one. Relaxed: who frees it has seen that.
+/// A block has stayed larger than others of its size: for want of memory for a smaller one, or as the program wanted it where it
+/// stood. Relaxed: who frees it has seen that.
 static HAS_KEPT: AtomicBool = AtomicBool::new(false);
 
 /// The program shrinks a block, and there is no memory for a smaller one: it may stay as it is. Whether it may: if it has so many
@@ -107,6 +108,13 @@ pub(super) fn may_keep(p: *mut u8, has: usize, size: usize, align: usize) -> boo
         HAS_KEPT.store(true, Ordering::Relaxed);
     }
     may
+}
+
+/// The block at `p` stays where it is with so many bytes, however few.
+pub(super) fn note_size(p: *const u8, size: usize) {
+    if !may_stay(p, size, 1) {
+        HAS_KEPT.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Bytes that the block at `p`, any value at all, has room for; the program has no more of it than before. 0 if no block
