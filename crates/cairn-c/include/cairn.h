@@ -68,7 +68,9 @@ const char *cairn_version(void);
  * malloc_usable_size for a pointer to const.
  *
  * `block` is what an allocation returned and nobody has freed; NULL gives 0. For any other
- * pointer the process ends with a message, as free would end it.
+ * pointer the process ends with a message, as free would end it. But a freed block that is small,
+ * or waits for readers of its heap, may be answered as if it were in use; hardened, it ends the
+ * process, too.
  */
 size_t cairn_usable_size(const void *block);
 

@@ -16,7 +16,8 @@ use crate::{closed, large, samples::guards};
 use core::mem::offset_of;
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
-/// Aborts on any other pointer.
+/// Aborts on any other pointer. But a freed block that is small, or waits for readers of its heap, may be answered; in the
+/// hardened build it aborts, too.
 ///
 /// # Safety
 /// `p` is null or the start of a live block of this allocator.
