@@ -68,7 +68,9 @@ const char *cairn_version(void);
  * malloc_usable_size for a pointer to const.
  *
  * `block` is what an allocation returned and nobody has freed; NULL gives 0. For any other
- * pointer the process ends with a message, as free would end it.
+ * pointer the process ends with a message, as free would end it. But a freed block that is small,
+ * or waits for readers of its heap, may be answered as if it were in use; hardened, it ends the
+ * process, too.
  */
 size_t cairn_usable_size(const void *block);
 
@@ -99,8 +101,8 @@ size_t cairn_class_size(unsigned int index);
  * Makes a block at least `size` bytes long without moving it. Returns 1, or 0 if that cannot be; then nothing has
  * changed, errno neither. A small block has the room of its class. A large one grows into free memory behind it, one
  * of 32 MiB or more by a system call where the addresses behind it are free. A smaller size gives 1; what realloc
- * gives back of a large block in place goes back. Compilers hold what malloc returned for no larger than what it was asked
- * for: use a pointer that they know nothing of beyond that.
+ * gives back of a large block in place goes back. After a 1 `size` is what free_sized is to be told. Compilers hold what
+ * malloc returned for no larger than what it was asked for: use a pointer that they know nothing of beyond that.
  *
  * `block` is what an allocation returned and nobody has freed, or NULL, which gives 0. Other pointers end the process
  * with a message, as in free. No other thread may use the block meanwhile.
@@ -132,7 +134,8 @@ void *cairn_aligned_alloc_at(size_t align, size_t offset, size_t size);
 
 /*
  * free of C23, by one who knows the size, and the alignment, that the block was asked for with: here for C libraries
- * that do not declare them. What cannot be the block's ends the process with a message. NULL does nothing.
+ * that do not declare them. After realloc, cairn_try_expand and the like the size is what they were asked for. What
+ * cannot be the block's ends the process with a message. NULL does nothing.
  */
 void free_sized(void *block, size_t size) CAIRN_NOTHROW;
 void free_aligned_sized(void *block, size_t align, size_t size) CAIRN_NOTHROW;

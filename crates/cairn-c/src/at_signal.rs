@@ -65,6 +65,8 @@ pub(crate) fn at_exit() {
             wait_for_the_end();
         }
         wake();
+        // One that has come meanwhile is for the thread, which has waited for the account.
+        wait_for_the_end();
     }
 }
 

@@ -133,7 +133,8 @@ pub(crate) unsafe extern "C" fn cairn_recallocarray(
         }
         let block = block.cast();
         let fits = cairn::try_expand(block, new.max(old));
-        let stays = fits && (new > old || cairn::may_stay(block, new, 1));
+        // As with realloc: a block stays only where its size can be told from it.
+        let stays = fits && cairn::may_stay(block, new, 1);
         let place = if stays { block } else { cairn::allocate(new) };
         if place.is_null() {
             return family::no_memory();

@@ -46,16 +46,31 @@ pub(crate) fn zeroed(count: usize, size: usize) -> *mut c_void {
 /// `p` is null or the start of a block that the caller gives up.
 #[inline(always)]
 unsafe fn resized(p: *mut c_void, size: usize) -> *mut c_void {
-    if size == 0 && !p.is_null() {
-        // SAFETY: `p` is not null: so it is a block, and the caller's to give up.
-        unsafe { cairn::deallocate_named(p.cast(), "realloc") };
-        return null_mut();
+    if size == 0 {
+        // SAFETY: the caller's contract.
+        return unsafe { resized_to_nothing(p) };
     }
     // SAFETY: null or a block that nobody uses after this, as the core asks.
     match unsafe { cairn::reallocate(p.cast(), size) } {
         new if new.is_null() => no_memory(),
         new => new.cast(),
     }
+}
+
+/// Frees a block, or allocates one of no bytes. Apart: that `p` may be null is asked here alone.
+///
+/// # Safety
+///
+/// As for `resized`.
+#[cold]
+#[inline(never)]
+unsafe fn resized_to_nothing(p: *mut c_void) -> *mut c_void {
+    if p.is_null() {
+        return malloc(0);
+    }
+    // SAFETY: it is a block, and the caller's to give up.
+    unsafe { cairn::deallocate_named(p.cast(), "realloc") };
+    null_mut()
 }
 
 /// # Safety

@@ -8,10 +8,12 @@ use common::{
     skipped,
 };
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const HEAD: &str = "cairn: the memory of ";
 
@@ -442,6 +444,38 @@ fn a_signal_brings_it_and_ends_the_process() {
 fn an_interrupted_call_does_not_outrun_the_signal() {
     for _ in 0..10 {
         dies_with_an_account("ends_when_interrupted", &AT_SIGNAL, libc::SIGTERM);
+    }
+}
+
+/// The account at the end is being written, and its reader is slow.
+#[test]
+fn a_signal_at_the_end_ends_the_process() {
+    for (what, mut command) in commands("hold", &AT_SIGNAL) {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        // SAFETY: the descriptor is the test's.
+        let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+        let room = usize::try_from(room).expect("a size");
+        // The account's first piece fills the pipe.
+        writer.write_all(&vec![b' '; room - 512]).expect("room");
+        let mut child = command.stdout(Stdio::null()).stderr(writer).spawn().expect("it starts");
+        drop(command);
+        let in_pipe = || {
+            let mut bytes: libc::c_int = 0;
+            // SAFETY: the descriptor is the test's, and the number may be written.
+            let asked = unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &mut bytes) };
+            assert_eq!(asked, 0);
+            bytes.unsigned_abs() as usize
+        };
+        while in_pipe() < room {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(child.try_wait().expect("a child").is_none(), "{what}: it has ended");
+        }
+        send(&child, libc::SIGTERM);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("text");
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(libc::SIGTERM), "{what}, {status}:\n{text}");
+        assert!(text.ends_with("docs/guide/statistics.md.\n"), "whole: {what}:\n{text}");
     }
 }
 

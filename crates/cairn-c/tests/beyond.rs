@@ -23,6 +23,11 @@ fn blocks_expand_in_place() {
 }
 
 #[test]
+fn shrunk_blocks_are_freed_by_their_new_size() {
+    passes_linked("shrunk");
+}
+
+#[test]
 fn allocations_tell_what_they_have_given() {
     passes_linked("at_least");
 }
@@ -35,6 +40,11 @@ fn any_byte_can_be_aligned() {
 #[test]
 fn batches_are_as_good_as_one_by_one() {
     passes_linked("batches");
+}
+
+#[test]
+fn arrays_that_grow_are_freed_by_their_new_size() {
+    passes_linked("recallocarray_aligned");
 }
 
 #[test]

@@ -168,6 +168,12 @@ fn usable_size_of_a_foreign_pointer() {
     aborts("usable_size_inside", "malloc_usable_size");
 }
 
+#[test]
+#[cfg_attr(not(feature = "hardened"), ignore = "the hardened build alone notices it")]
+fn usable_size_of_a_freed_block() {
+    aborts("usable_size_freed", "malloc_usable_size");
+}
+
 /// No lock is held at the abort: crash reporters allocate there.
 #[test]
 fn the_handler_of_the_abort_may_allocate() {

@@ -91,6 +91,36 @@ static void expand(void)
     expect_end(expand_wrong, &grown, "cairn_try_expand");
 }
 
+static void expect_good_end(void (*does)(const size_t *), const size_t *sizes)
+{
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        does(sizes);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "%zu, %zu: %#x", sizes[0], sizes[1], status);
+}
+
+static void shrink(const size_t *sizes)
+{
+    char *block = hide(malloc(sizes[0]));
+    CHECK(cairn_try_expand(block, sizes[1]) == 1, "%zu to %zu", sizes[0], sizes[1]);
+    fill_ends(block, sizes[1], 1);
+    free_sized(block, sizes[1]);
+}
+
+/* What has become smaller where it stands has that size, and no larger one than there is room for. */
+static void shrunk(void)
+{
+    static const size_t sizes[][2] = {{1000, 100},       {40000, 1},   {MIB, 100}, {MIB, 200000},
+                                      {300 * KIB, 5000}, {64 * MIB, 100}, {64 * MIB, 33 * MIB}};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) expect_good_end(shrink, sizes[i]);
+    CHECK(cairn_guard_every(1) == 1, "guards");
+    expect_good_end(shrink, sizes[0]);
+}
+
 static void at_least(void)
 {
     size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(40 * MIB, sizes), usable;
@@ -179,6 +209,23 @@ static void batches(void)
     for (unsigned i = 0; i < count; i++) CHECK(ends_hold(blocks[i], 5 * MIB, i), "%u", i);
     cairn_free_batch(blocks, count);
     CHECK(cairn_malloc_batch(5 * MIB, 5, blocks) == 5, "what was freed is there");
+}
+
+/* An array that has grown is as one of its size: it leaves a block that an alignment has made far larger. */
+static void grow_aligned(const size_t *sizes)
+{
+    unsigned char *block = hide(aligned_alloc(sizes[0], sizes[1]));
+    fill(block, sizes[1], 3);
+    block = cairn_recallocarray(block, sizes[1], sizes[2], 1);
+    CHECK(block && holds(block, sizes[1], 3) && all_zero(block + sizes[1], sizes[2] - sizes[1]), "%zu", sizes[2]);
+    CHECK(malloc_usable_size(block) < sizes[0], "%zu bytes", malloc_usable_size(block));
+    free_sized(block, sizes[2]);
+}
+
+static void recallocarray_aligned(void)
+{
+    static const size_t sizes[][3] = {{512, 53, 80}, {4096, 1, 1000}, {32 * KIB, 100, 101}};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) expect_good_end(grow_aligned, sizes[i]);
 }
 
 static void wrong_count(void *block) { (void)!cairn_recallocarray(block, 1000000, 10, 10); }
@@ -391,10 +438,12 @@ static void figures(void)
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
+    {"shrunk", shrunk},
     {"at_least", at_least},
     {"aligned_at", aligned_at},
     {"batches", batches},
     {"recallocarray", recallocarray_},
+    {"recallocarray_aligned", recallocarray_aligned},
     {"recallocarray_overflow", recallocarray_overflow},
     {"idle_pool", idle_pool},
     {"counts", counts},

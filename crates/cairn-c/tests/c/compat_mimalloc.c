@@ -93,6 +93,16 @@ static void alignments(void)
         CHECK(all_zero((char *)p + 1000, 4000), "%zu", align);
         mi_free(p);
     }
+    /* What a block leaves behind is zero when it is gained again, in its place, too. */
+    for (size_t size = 100; size < 300000; size = size * 3 + 7) {
+        size_t less = size - size / 20 - 1, offset = size % 2 * 8;
+        void *p = mi_zalloc_aligned_at(size, 64, offset);
+        memset(p, 7, size);
+        p = hide(mi_rezalloc_aligned_at(p, less, 64, offset));
+        p = hide(mi_rezalloc_aligned_at(p, size, 64, offset));
+        CHECK(p && aligned_to(p, offset, 64) && all_zero((char *)p + less, size - less), "%zu", size);
+        mi_free(p);
+    }
     CHECK(!mi_malloc_aligned(10, hide_size(0)) && !mi_malloc_aligned(10, hide_size(48)), "no powers of two");
     void *place = &place;
     errno = 7;

@@ -224,6 +224,13 @@ static void usable_size_stack(void)
     exit(malloc_usable_size(announced(a_local)) != 0);
 }
 
+static void usable_size_freed(void)
+{
+    void *block = announced(malloc(100));
+    free(block);
+    exit(malloc_usable_size(hide(block)) != 0);
+}
+
 static void usable_size_inside(void) { exit(malloc_usable_size(announced((char *)malloc(MIB) + 4096)) != 0); }
 
 /* Crash reporters allocate where the abort is caught. */
@@ -299,6 +306,7 @@ static const struct test_case cases[] = {
     {"realloc_to_zero_static", realloc_to_zero_static},
     {"usable_size_stack", usable_size_stack},
     {"usable_size_inside", usable_size_inside},
+    {"usable_size_freed", usable_size_freed},
     {"handler_allocates", handler_allocates},
     {"nobody_reads", nobody_reads},
 };

@@ -6,7 +6,7 @@
 //! Story: docs/design/layout.md
 
 use crate::base::{Ordering, SizeClass};
-use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
+use crate::map::{HEAP_BYTES, OWNER_ABANDONED, OWNER_CLOSED, OWNER_LARGE, OWNER_NONE, address_map};
 use crate::store::{Known, Live};
 use crate::{large, os, samples::guards};
 
@@ -17,6 +17,25 @@ pub(super) fn live_block(p: *const u8) -> Option<(SizeClass, u32)> {
     // SAFETY: it points into a span.
     address_map::span_block(p).filter(|_| unsafe { Live::is_live(p) })
 }
+
+/// The class of the same block; None also if its span is a closed heap's.
+#[inline(always)]
+pub(super) fn open_block(p: *const u8) -> Option<SizeClass> {
+    // SAFETY: as above.
+    let block = address_map::block_of(p, is_open).filter(|_| unsafe { Live::is_live(p) });
+    block.map(|(class, _)| class)
+}
+
+/// Whether an owner has spans and is no closed heap. One comparison tells: all owners rotated, closed heaps and large blocks
+/// are above, what is abandoned is the last below, and nobody wraps.
+const fn is_open(owner: u32) -> bool {
+    const BITS: u32 = OWNER_CLOSED.ilog2() + 1;
+    owner.rotate_right(BITS).wrapping_sub(1) < OWNER_ABANDONED.rotate_right(BITS)
+}
+
+const _: () = assert!(is_open(OWNER_ABANDONED) && !is_open(OWNER_NONE) && !is_open(OWNER_LARGE));
+const _: () = assert!(is_open(HEAP_BYTES as u32) && is_open((HEAP_BYTES as u32).wrapping_neg()));
+const _: () = assert!(!is_open(HEAP_BYTES as u32 | OWNER_CLOSED) && !is_open(u32::MAX));
 
 /// Whether a live block, which a refill has given, is of no span: a sample.
 pub(super) fn is_apart(p: *const u8) -> bool {

@@ -7,13 +7,13 @@
 //! Story: docs/design/large-blocks.md
 
 use super::large::counted;
-use super::lookup::{large_usable, live_block};
+use super::lookup::{large_usable, live_block, open_block};
 use super::misuse::bad_pointer;
-use super::usable::{may_keep, stays};
+use super::usable::{may_keep, note_size, stays};
 use super::{SIZE_MAX, allocate_aligned, deallocate, profiled};
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
-use crate::map::{Block, address_map, without_mark};
+use crate::map::{Block, OWNER_CLOSED, address_map, without_mark};
 use crate::store::{Behind, Canary, FREED_TWICE, canary};
 use crate::{
     closed, large, os,
@@ -62,8 +62,8 @@ pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
 /// ```
 #[inline]
 pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
-    let room = live_block(p).map(|(class, _)| canary::room(class));
-    // SAFETY: a block starts there.
+    let room = open_block(p).map(canary::room);
+    // SAFETY: a block starts there, and where it is free its mark.
     if room.is_some() && unsafe { Block::is_marked(p.cast()) } {
         // SAFETY: `p` is a live block's start, the caller's to resize.
         return unsafe { reallocate_marked(p, size, align) };
@@ -74,7 +74,7 @@ pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut 
         return p;
     }
     // SAFETY: `p` is null or a live block's start, the caller's to resize.
-    unsafe { reallocate_elsewhere(p, size, align, room) }
+    unsafe { reallocate_elsewhere(p, size, align) }
 }
 
 /// What messages name.
@@ -118,31 +118,28 @@ pub unsafe fn keep(p: *mut u8, size: usize) {
     }
 }
 
+/// Resizes what has to move, is large, a closed heap's, or null.
 #[inline(never)]
-unsafe fn reallocate_elsewhere(
-    p: *mut u8,
-    size: usize,
-    align: usize,
-    room: Option<usize>,
-) -> *mut u8 {
+unsafe fn reallocate_elsewhere(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     if p.is_null() {
         return allocate_aligned(size, align);
     }
     if size > SIZE_MAX {
         return null_mut();
     }
-    // SAFETY: `p` is a live block's start, the caller's to resize; a span's block if `room` says what it has.
+    // SAFETY: `p` is a live block's start, the caller's to resize; a span's block has its class's room.
     unsafe {
-        match room {
-            Some(room) => {
-                let usable = match HARDENED.then(|| live_block(p)).flatten() {
-                    Some((class, _)) => Canary::size_of(p, class, CALL),
-                    None => room,
-                };
-                copy_to_new(p, usable, size, align)
+        let Some((class, owner)) = live_block(p) else { return reallocate_large(p, size, align) };
+        let room = canary::room(class);
+        if owner & OWNER_CLOSED != 0 {
+            expect_in_use(p, CALL);
+            if stays(size, room) {
+                keep(p, size);
+                return p;
             }
-            None => reallocate_large(p, size, align),
         }
+        let has = if HARDENED { Canary::size_of(p, class, CALL) } else { room };
+        copy_to_new(p, has, size, align)
     }
 }
 
@@ -238,7 +235,7 @@ pub(crate) unsafe fn expect_in_use(p: *mut u8, call: &str) {
 ///
 /// A small block has the room of its class. A large one grows into free memory behind it, a mapping by a system
 /// call if the addresses behind it are free. A smaller size is fine, too: a large block gives back what
-/// `reallocate` would give back in place.
+/// `reallocate` would give back in place. Who names a size to free the block names the one that it has been given last.
 ///
 /// # Safety
 /// `p` is null or the start of a live block of this allocator, the caller's to resize.
@@ -254,9 +251,17 @@ pub(crate) unsafe fn expect_in_use(p: *mut u8, call: &str) {
 /// ```
 #[must_use]
 pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
-    if p.is_null() || size > SIZE_MAX {
-        return false;
+    // SAFETY: as above, and not null.
+    let has = !p.is_null() && size <= SIZE_MAX && unsafe { expand(p, size) };
+    if has {
+        note_size(p, size);
     }
+    has
+}
+
+/// # Safety
+/// `p` is the start of a live block, the caller's to resize.
+unsafe fn expand(p: *mut u8, size: usize) -> bool {
     if let Some((class, _)) = live_block(p) {
         // SAFETY: a block starts there.
         unsafe { expect_in_use(p, EXPAND) };
@@ -271,6 +276,9 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         return fits;
     }
     let Some(usable) = large_usable(p) else { bad_pointer(EXPAND, p) };
+    if large::waits(p) {
+        os::fatal(EXPAND, p, FREED_TWICE);
+    }
     let stays = guards::usable_size(p).is_some()
         || large::nursery_usable(p).is_some()
         || size <= usable && large::is_read_by_others(p);

@@ -10,13 +10,14 @@ use super::misuse::bad_pointer;
 use crate::base::{
     AtomicBool, MEDIUM_MAX, MIN_ALIGN, Ordering, SLICE_SIZE, SMALL_MAX, holds_at, size_class,
 };
-use crate::map::{Descriptor, OWNER_CLOSED, OWNER_HEAP_MIN, address_map};
+use crate::map::{Descriptor, OWNER_HEAP_MIN, address_map};
 use crate::store::{Behind, Canary, canary};
 use crate::{closed, large, samples::guards};
 use core::mem::offset_of;
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
-/// Aborts on any other pointer.
+/// Aborts on any other pointer. But a freed block that is small, or waits for readers of its heap, may be answered; in the
+/// hardened build it aborts, too.
 ///
 /// # Safety
 /// `p` is null or the start of a live block of this allocator.
@@ -82,14 +83,21 @@ pub enum Resized {
 /// starts there. A block that was resized in its place may be twice as large.
 #[must_use]
 pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: Resized) -> bool {
+    let has_kept = || resized == Resized::Perhaps && HAS_KEPT.load(Ordering::Relaxed);
     matches(p.cast_mut(), size, align, resized)
-        || resized == Resized::Perhaps
-            && HAS_KEPT.load(Ordering::Relaxed)
+        || (is_made_larger(p) || has_kept())
             && p.addr().is_multiple_of(align)
             && size <= room(p.cast_mut())
 }
 
-/// A block has stayed larger than others of its size, for want of memory for a smaller one. Relaxed: who frees it has seen that.
+/// Whether a block starts at `p`, any value at all, of a heap that makes its blocks larger than asked for. The heap may be
+/// deleted.
+fn is_made_larger(p: *const u8) -> bool {
+    address_map::span_block(p).is_some() && closed::head_at(p) > 0
+}
+
+/// A block has stayed larger than others of its size: for want of memory for a smaller one, or as the program wanted it where it
+/// stood. Relaxed: who frees it has seen that.
 static HAS_KEPT: AtomicBool = AtomicBool::new(false);
 
 /// The program shrinks a block, and there is no memory for a smaller one: it may stay as it is. Whether it may: if it has so many
@@ -101,6 +109,13 @@ pub(super) fn may_keep(p: *mut u8, has: usize, size: usize, align: usize) -> boo
         HAS_KEPT.store(true, Ordering::Relaxed);
     }
     may
+}
+
+/// The block at `p` stays where it is with so many bytes, however few.
+pub(super) fn note_size(p: *const u8, size: usize) {
+    if !may_stay(p, size, 1) {
+        HAS_KEPT.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Bytes that the block at `p`, any value at all, has room for; the program has no more of it than before. 0 if no block
@@ -120,7 +135,7 @@ pub fn may_stay(p: *const u8, size: usize, align: usize) -> bool {
 }
 
 fn matches(p: *mut u8, size: usize, align: usize, resized: Resized) -> bool {
-    let Some((class, owner)) = address_map::span_block(p) else {
+    let Some((class, _)) = address_map::span_block(p) else {
         if let Some(asked) = guards::usable_size(p) {
             return size == asked && p.addr().is_multiple_of(align);
         }
@@ -135,9 +150,7 @@ fn matches(p: *mut u8, size: usize, align: usize, resized: Resized) -> bool {
         return large_usable(p).is_none_or(|usable| fits(usable) && p.addr().is_multiple_of(align));
     };
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
-    // Blocks of some heaps are made larger than asked for.
-    let resized =
-        resized == Resized::Perhaps || owner & OWNER_CLOSED != 0 && closed::head_at(p) > 0;
+    let resized = resized == Resized::Perhaps;
     is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, canary::room(class))
 }
 

@@ -255,6 +255,35 @@ fn blocks_are_told_apart_and_have_their_sizes() {
     });
 }
 
+/// Who frees a block names the size that it was asked for with; heaps make it larger.
+#[test]
+fn blocks_have_the_sizes_that_they_were_asked_for_with() {
+    with_readers(|| {
+        for head in (0..=crate::HEAD_MAX).step_by(16) {
+            let heap = HeapId::new_concurrent(head).expect("memory");
+            let mut blocks = Vec::new();
+            for (size, align) in (0..300).flat_map(|size| [(size, 16), (size, 64), (size, 512)]) {
+                // SAFETY: the heap is there.
+                let p = unsafe { heap.allocate(size, align) };
+                assert!(may_have_size(p, size, align, Resized::Perhaps), "{head} {size} {align}");
+                assert!(head == 0 || may_have_size(p, size, align, Resized::Never));
+                assert!(!may_have_size(p, crate::room(p) + 1, align, Resized::Perhaps));
+                blocks.push((p, size, align));
+            }
+            // SAFETY: live, and the test's.
+            blocks[0].0 = unsafe { heap.reallocate(blocks[0].0, 1000, 16) };
+            // SAFETY: as above.
+            blocks[0].0 = unsafe { heap.reallocate(blocks[0].0, 0, 16) };
+            // SAFETY: there are no readers; its blocks live on.
+            unsafe { heap.delete() };
+            for (p, size, align) in blocks {
+                assert!(may_have_size(p, size, align, Resized::Perhaps), "{head} {size} {align}");
+                free(p);
+            }
+        }
+    });
+}
+
 #[test]
 fn a_second_free_is_found() {
     with_readers(|| {
@@ -264,6 +293,32 @@ fn a_second_free_is_found() {
             free(p);
             assert!(child_does(|| assert!(has_head(p, 1))));
             assert!(!child_does(|| free(p)));
+            // SAFETY: nobody uses it.
+            unsafe { heap.destroy() };
+        }
+    });
+}
+
+/// Where it would stay, where it would move, and where it waits.
+#[test]
+fn a_free_block_is_not_resized() {
+    with_readers(|| {
+        for head in [0, HEAD] {
+            let heap = HeapId::new_concurrent(head).expect("memory");
+            for size in [100, 1000, 30_000, 100_000, 40 << 20] {
+                let [kept, p] = [0, 1].map(|number| block(heap, size.max(HEAD), number));
+                for new in [size, size - 8, 2 * size] {
+                    // SAFETY: live, and the test's.
+                    assert!(child_does(|| _ = unsafe { reallocate(kept, new) }), "{size} {new}");
+                }
+                free(p);
+                for new in [size, size - 8, 2 * size] {
+                    // SAFETY: the child is to end.
+                    assert!(!child_does(|| _ = unsafe { reallocate(p, new) }), "{size} {new}");
+                    // SAFETY: as above.
+                    assert!(!child_does(|| _ = unsafe { try_expand(p, new) }), "{size} {new}");
+                }
+            }
             // SAFETY: nobody uses it.
             unsafe { heap.destroy() };
         }

@@ -61,7 +61,7 @@ static inline void *cairn_mi_resize_at(mi_heap_t *heap, void *block, size_t size
     }
     if (align <= 16 && offset % align == 0) return cairn_mi_resize(heap, block, size, zero);
     if (block && ((uintptr_t)block + offset) % align == 0 && size >= old - old / 2 && cairn_try_expand(block, size)) {
-        if (zero) cairn_zero(block, old, cairn_usable_size(block));
+        if (zero) cairn_zero(block, kept, cairn_usable_size(block));
         return cairn_of_any_size(block);
     }
     moved = offset % align ? cairn_aligned_alloc_at(align, offset, size) : cairn_mi_alloc(heap, align, size);

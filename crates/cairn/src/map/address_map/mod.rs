@@ -287,11 +287,17 @@ pub(crate) fn owned_block(p: *const u8, tag: u32) -> Option<OwnedBlock> {
 /// The class of the span block that starts at `p`, any value at all, and its span's owner; None if no block does.
 #[inline(always)]
 pub(crate) fn span_block(p: *const u8) -> Option<(SizeClass, u32)> {
+    block_of(p, |owner| owner != OWNER_NONE && owner != OWNER_LARGE)
+}
+
+/// The same of a span whose owner is one of those meant: owners that have spans.
+#[inline(always)]
+pub(crate) fn block_of(p: *const u8, meant: impl Fn(u32) -> bool) -> Option<(SizeClass, u32)> {
     let d = descriptor(p);
     // Acquire: pairs with `describe`. A live block came here by the program's own synchronisation,
     // a wrong pointer may not have: it, too, finds a span behind an owner.
     let owner = d.owner.load(Ordering::Acquire);
-    if owner == OWNER_NONE || owner == OWNER_LARGE {
+    if !meant(owner) {
         return None;
     }
     // SAFETY: what had an owner had a span. What is read of it does not change while the block is
