@@ -70,12 +70,14 @@ pub(crate) fn seems_possible(path: &[u8]) -> bool {
         Some(end) => path.get(..=end).unwrap_or(path),
         None => b".",
     };
-    let is_writable = |path: &[u8]| {
-        let mut room = [0; PATH_BYTES_MAX];
-        room.iter_mut().zip(path).for_each(|(to, &from)| *to = from);
-        CStr::from_bytes_until_nul(&room).is_ok_and(may_write)
-    };
     !path.is_empty() && (is_writable(path) || is_writable(directory))
+}
+
+#[inline(never)]
+fn is_writable(path: &[u8]) -> bool {
+    let mut room = [0; PATH_BYTES_MAX];
+    room.iter_mut().zip(path).for_each(|(to, &from)| *to = from);
+    CStr::from_bytes_until_nul(&room).is_ok_and(may_write)
 }
 
 /// The path with the process's number for each `%p`. Behind it are the name of a copy that is not the process's own

@@ -133,9 +133,9 @@ fn its_thread_storage_is_small_and_initial_exec() {
 #[test]
 fn it_is_small() {
     // 30 KiB of it are the names for 16 tokens, 26 KiB the heap profile, 7 KiB limits of memory, 4 KiB figures by name;
-    // 7 KiB what goes back around survivors, 3 KiB what is let go of while threads wait.
+    // 7 KiB what goes back around survivors, 3 KiB what is let go of while threads wait, 5 KiB what a forked child makes anew.
     const STRIPPED_SIZE_BYTES_MAX: u64 =
-        if cfg!(feature = "hardened") { 399 << 10 } else { 368 << 10 };
+        if cfg!(feature = "hardened") { 407 << 10 } else { 372 << 10 };
 
     if skip_for_stand_in() {
         return;

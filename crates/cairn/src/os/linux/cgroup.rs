@@ -33,6 +33,7 @@ struct Version {
 
 impl Version {
     /// The lower of the limits of a group, whose folder these parts are; `NO_LIMIT` or more if there is none.
+    #[inline(never)]
     fn limit(&self, [mount, path]: &[&[u8]; 2]) -> u64 {
         let of = |name| number([mount, path, name]).unwrap_or(NO_LIMIT);
         self.limits.into_iter().map(of).min().unwrap_or(NO_LIMIT)
@@ -196,10 +197,12 @@ impl Group {
     }
 
     /// The number in a file; None if there is another word, or no file.
+    #[inline(never)]
     fn number(&self, name: &[u8]) -> Option<u64> {
         number([self.folder.text(), b"", name])
     }
 
+    #[inline(never)]
     fn read<'a>(&self, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
         read_at([self.folder.text(), b"", name], room)
     }
@@ -214,6 +217,7 @@ fn read_at<'a>(path: [&[u8]; 3], room: &'a mut [u8]) -> Option<&'a [u8]> {
 }
 
 /// The number in such a file; None if there is another word, or no file.
+#[inline(never)]
 fn number(path: [&[u8]; 3]) -> Option<u64> {
     let mut room = [0; 32];
     parsed(read_at(path, &mut room)?)
