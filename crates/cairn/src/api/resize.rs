@@ -13,7 +13,7 @@ use super::usable::{may_keep, note_size, stays};
 use super::{SIZE_MAX, allocate_aligned, deallocate, profiled};
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
-use crate::map::{Block, OWNER_CLOSED, address_map, without_mark};
+use crate::map::{Block, address_map, without_mark};
 use crate::store::{Behind, Canary, FREED_TWICE, canary};
 use crate::{
     closed, large, os,
@@ -74,7 +74,7 @@ pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut 
         return p;
     }
     // SAFETY: `p` is null or a live block's start, the caller's to resize.
-    unsafe { reallocate_elsewhere(p, size, align) }
+    unsafe { reallocate_elsewhere(p, size, align, room) }
 }
 
 /// What messages name.
@@ -118,27 +118,61 @@ pub unsafe fn keep(p: *mut u8, size: usize) {
     }
 }
 
-/// Resizes what has to move, is large, a closed heap's, or null.
+/// Resizes what has to move, is large, a closed heap's, or null. `room` is what a block of another heap's span has.
 #[inline(never)]
-unsafe fn reallocate_elsewhere(p: *mut u8, size: usize, align: usize) -> *mut u8 {
+unsafe fn reallocate_elsewhere(
+    p: *mut u8,
+    size: usize,
+    align: usize,
+    room: Option<usize>,
+) -> *mut u8 {
     if p.is_null() {
         return allocate_aligned(size, align);
     }
     if size > SIZE_MAX {
         return null_mut();
     }
-    // SAFETY: `p` is a live block's start, the caller's to resize; a span's block has its class's room.
+    // SAFETY: `p` is a live block's start, the caller's to resize; a span's block if `room` says what it has.
     unsafe {
-        let Some((class, owner)) = live_block(p) else { return reallocate_large(p, size, align) };
-        let room = canary::room(class);
-        if owner & OWNER_CLOSED != 0 {
-            expect_in_use(p, CALL);
-            if stays(size, room) {
-                keep(p, size);
-                return p;
-            }
+        match room {
+            Some(room) => move_small(p, room, size, align),
+            None => reallocate_apart(p, size, align),
         }
-        let has = if HARDENED { Canary::size_of(p, class, CALL) } else { room };
+    }
+}
+
+/// The same of a block of a closed heap's span, or of none.
+///
+/// # Safety
+/// `p` is a live block's start, the caller's to resize.
+#[cold]
+#[inline(never)]
+unsafe fn reallocate_apart(p: *mut u8, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: as above.
+    unsafe {
+        let Some((class, _)) = live_block(p) else { return reallocate_large(p, size, align) };
+        let room = canary::room(class);
+        expect_in_use(p, CALL);
+        if stays(size, room) {
+            keep(p, size);
+            return p;
+        }
+        move_small(p, room, size, align)
+    }
+}
+
+/// The same of a span's block that moves.
+///
+/// # Safety
+/// As for `reallocate_apart`; it has so much room.
+#[inline(always)]
+unsafe fn move_small(p: *mut u8, room: usize, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: as above.
+    unsafe {
+        let has = match HARDENED.then(|| live_block(p)).flatten() {
+            Some((class, _)) => Canary::size_of(p, class, CALL),
+            None => room,
+        };
         copy_to_new(p, has, size, align)
     }
 }
