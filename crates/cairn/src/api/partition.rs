@@ -43,8 +43,9 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
         return super::allocate_aligned(size, align);
     }
     let (partition, align) = (partition % PARTITIONS, align.max(MIN_ALIGN));
-    let refused = pool::refused();
     for _ in 0..TURN_LOOKS {
+        // What others were refused while this one waited does not count.
+        let refused = pool::refused();
         if let Some(block) = thread::with_heap(|mine| allocate_of(mine, partition, size, align)) {
             return block;
         }
