@@ -99,7 +99,7 @@ fn holes_do_not_use_up_mappings() {
     }
 }
 
-/// Coroutines have 8 KiB, if glibc's word for the stack of a signal is taken for it.
+/// Coroutines have 8 KiB, if glibc's word for the stack of a signal is taken for it: half of that is the program's.
 #[test]
 fn a_small_stack_will_do() {
     passes_in(&[Loading::Preloaded], "limits.c", &["small_stack"]);

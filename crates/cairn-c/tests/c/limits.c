@@ -392,7 +392,7 @@ static void few_mappings(void)
     }
 }
 
-enum { STACK = 1 << 20, SMALL_STACK = 8 << 10 };
+enum { STACK = 1 << 20, SMALL_STACK = 4 << 10 };
 
 static struct { ucontext_t program, coroutine; } contexts;
 

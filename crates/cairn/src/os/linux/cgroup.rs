@@ -67,6 +67,11 @@ static GROUP: Lock<Option<Option<Group>>> = Lock::new(None);
 /// Where long files are read to. Not on the stack: who calls `malloc` may have a small one.
 static LONG_FILE: Lock<[u8; ROOM]> = Lock::new([0; ROOM]);
 
+#[inline(never)]
+fn long_file() -> Guard<'static, [u8; ROOM]> {
+    LONG_FILE.lock()
+}
+
 /// See `is_hidden`. Relaxed: under the same lock.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
 
@@ -138,7 +143,7 @@ impl Group {
     /// Looks for it; None if no group has a limit, or none that can be seen.
     #[inline(never)]
     fn find() -> Option<Group> {
-        let mut room = LONG_FILE.lock();
+        let mut room = long_file();
         let list = read(c"/proc/self/cgroup", &mut *room)?;
         let (version, path) = place(list)?;
         let mut path = path.strip_suffix(b"/").unwrap_or(path);
@@ -171,14 +176,14 @@ impl Group {
 
     /// Bytes of files that it has in memory.
     pub(crate) fn files(&self) -> Option<u64> {
-        let mut room = LONG_FILE.lock();
+        let mut room = long_file();
         let stat = self.read(b"/memory.stat", &mut *room)?;
         Some(self.version.files.into_iter().filter_map(|name| value(stat, name)).sum())
     }
 
     /// How often it has come to a limit, and how many processes were ended for that.
     pub(crate) fn events(&self) -> [u64; 2] {
-        let mut room = LONG_FILE.lock();
+        let mut room = long_file();
         let hits = self.number(b"/memory.failcnt").unwrap_or(0);
         let Some(events) = self.read(self.version.events, &mut *room) else { return [hits, 0] };
         let count = |name: &[u8]| value(events, name).unwrap_or(0);
@@ -187,7 +192,7 @@ impl Group {
 
     /// In which part of the last 10 seconds some process of it waited for memory, in hundredths of a percent.
     pub(crate) fn pressure(&self) -> u64 {
-        let mut room = LONG_FILE.lock();
+        let mut room = long_file();
         let text = self.read(b"/memory.pressure", &mut *room);
         let average = text.and_then(|text| {
             let mut parts = text.strip_prefix(b"some avg10=")?.splitn(3, |&b| !b.is_ascii_digit());
@@ -262,6 +267,7 @@ impl Path {
     }
 
     /// Becomes these parts, if it is empty; None if they are too long.
+    #[inline(never)]
     fn set(&mut self, parts: &[&[u8]]) -> Option<()> {
         let mut end = 0;
         for part in parts {

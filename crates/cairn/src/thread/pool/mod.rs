@@ -283,7 +283,7 @@ pub fn check() {
 
 /// Heaps in use, and heaps there are.
 pub(crate) fn counts() -> (usize, usize) {
-    (in_use(), POOL.lock().made)
+    (in_use(), made())
 }
 
 /// Whether this is a forked child, and its parent may have been ending the heap, or making it: it is left as it was.
@@ -400,8 +400,13 @@ fn heap_at(index: usize) -> Option<*mut Heap> {
 
 /// Every heap that has been made.
 pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
-    let made = POOL.lock().made;
-    (0..made).filter_map(heap_at)
+    (0..made()).filter_map(heap_at)
+}
+
+/// How many have been made.
+#[inline(never)]
+fn made() -> usize {
+    POOL.lock().made
 }
 
 /// Looks at all heaps: lets go of the spans of those whose threads have been away for long.
