@@ -65,6 +65,7 @@ impl Destination {
 }
 
 /// Whether a file of that path can probably be made or written; not if there is none.
+#[inline(never)]
 pub(crate) fn seems_possible(path: &[u8]) -> bool {
     let directory = match path.iter().rposition(|&byte| byte == b'/') {
         Some(end) => path.get(..=end).unwrap_or(path),
@@ -76,7 +77,8 @@ pub(crate) fn seems_possible(path: &[u8]) -> bool {
 #[inline(never)]
 fn is_writable(path: &[u8]) -> bool {
     let mut room = [0; PATH_BYTES_MAX];
-    room.iter_mut().zip(path).for_each(|(to, &from)| *to = from);
+    let Some(start) = room.get_mut(..path.len()) else { return false };
+    start.copy_from_slice(path);
     CStr::from_bytes_until_nul(&room).is_ok_and(may_write)
 }
 

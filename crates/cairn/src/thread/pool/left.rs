@@ -67,6 +67,7 @@ pub(super) fn step() {
 }
 
 /// Slices of all spans of a closed heap.
+#[inline(never)]
 pub(crate) fn slices(heap: &Heap) -> usize {
     let of_class = |class: SizeClass| {
         let is_active = !heap.active[class.index()].is_null();
@@ -134,6 +135,7 @@ unsafe fn give_back(heap: *mut Heap, busy: &mut *mut Heap) -> bool {
 }
 
 /// Whether it is one of these. In a forked child, before it has a second thread: a heap that has been made.
+#[inline(never)]
 unsafe fn is_left(heap: *mut Heap) -> bool {
     // SAFETY: as above.
     unsafe {

@@ -294,6 +294,7 @@ fn was_ending(heap: *const Heap) -> bool {
 
 /// Whether the heap belongs to a thread that was left behind by a fork, or was in use by one. A heap that a thread had which
 /// had ended before is whole.
+#[inline(never)]
 fn is_dead(heap: *const Heap) -> bool {
     // SAFETY: a heap that has been made, and a handle: what is read changes while nobody looks.
     unsafe {
